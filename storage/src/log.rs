@@ -1,0 +1,472 @@
+//! The log: what an engine must offer. `conformance` holds every engine to it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+/// Names one stream (16 bytes, chosen by the caller, never reused).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub [u8; 16]);
+
+/// Names one segment of a stream. The first segment of a stream has the stream's own bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentId(pub [u8; 16]);
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// A BLAKE3 digest: of a record's chain up to and with it, or of stored content bytes.
+pub type Digest = [u8; 32];
+
+/// The chain value before the first record of a stream.
+pub const CHAIN_START: Digest = [0; 32];
+
+/// Whether a record's content bytes are there. A position never disappears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentState {
+    /// The content bytes are stored.
+    Present,
+    /// Removed on request.
+    Erased,
+    /// Removed by retention.
+    Expired,
+    /// Never stored (zero data retention).
+    Omitted,
+}
+
+/// One record to append. Its position is implied by its place in the write.
+#[derive(Debug, Clone)]
+pub struct NewRecord {
+    /// Opaque header; part of the chain.
+    pub header: Bytes,
+    /// Content bytes; the chain holds their digest only, so that erasing keeps the chain whole.
+    pub content: Bytes,
+    /// State of the content (`Present` or `Omitted` in a new record).
+    pub content_state: ContentState,
+    /// Content-key id; 0 = not encrypted.
+    pub key_id: u32,
+}
+
+/// One record as read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Position in the stream, from 1, without gaps.
+    pub seq: u64,
+    /// Opaque header.
+    pub header: Bytes,
+    /// Content; empty unless `content_state` is `Present`.
+    pub content: Bytes,
+    /// State of the content.
+    pub content_state: ContentState,
+    /// Content-key id.
+    pub key_id: u32,
+    /// Chain value up to and with this record.
+    pub hash: Digest,
+}
+
+/// What the writer must find at the end of the stream for the write to be taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    /// The stream must not exist, and never have existed.
+    New,
+    /// The stream must not exist; it starts as a reference to `from`'s records `1..=at`.
+    Fork {
+        /// The source stream.
+        from: StreamId,
+        /// Last shared position, inclusive.
+        at: u64,
+    },
+    /// The last position must be `seq` and the chain value there `hash`.
+    Last {
+        /// Expected last position.
+        seq: u64,
+        /// Expected chain value.
+        hash: Digest,
+    },
+}
+
+/// The part of a write that goes to a stream.
+#[derive(Debug, Clone)]
+pub struct StreamWrite {
+    /// The stream.
+    pub id: StreamId,
+    /// The fence.
+    pub expect: Expect,
+    /// Records, in order; may be empty (rows only, still fenced).
+    pub records: Vec<NewRecord>,
+    /// History rows of this stream, written into its own (newest) segment.
+    pub history: Vec<HistoryRow>,
+    /// A cached fold of the stream after the last record of this write.
+    pub state: Option<Bytes>,
+    /// Marks the stream erased: every later write answers [`AppendError::Erased`], every read
+    /// of its records finds none. The bytes go with [`Log::purge`].
+    pub erase: bool,
+}
+
+/// A row that derives from a stream's history: one per change, the newest at or before a
+/// position is the one in force, so that a fork inherits them without copying.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryRow {
+    /// What sort of row (tags belong to the caller and are never reused).
+    pub kind: u8,
+    /// Natural key: sorts by bytes.
+    pub key: [u8; 16],
+    /// The position that made this version.
+    pub seq: u64,
+    /// Value.
+    pub value: Bytes,
+}
+
+/// A condition on a `current` row, checked inside the commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// No such row.
+    Absent,
+    /// There is such a row.
+    Present,
+    /// The row is there with exactly these bytes.
+    Unchanged(Bytes),
+}
+
+/// A change of a `current` row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowChange {
+    /// Writes the row.
+    Put(Bytes, Bytes),
+    /// Removes the row, if there.
+    Delete(Bytes),
+    /// Removes every row whose key starts with these bytes (not empty).
+    DeletePrefix(Bytes),
+}
+
+/// One write: all of it durable, or none.
+#[derive(Debug, Clone, Default)]
+pub struct Write {
+    /// The stream part; `None` = rows only.
+    pub stream: Option<StreamWrite>,
+    /// Conditions on rows, all of which must hold.
+    pub conditions: Vec<(Bytes, Condition)>,
+    /// Changes of rows, applied in order.
+    pub rows: Vec<RowChange>,
+}
+
+/// The end of the stream after a durable write (all zero for a write of rows only).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Last position.
+    pub last_seq: u64,
+    /// Chain value there.
+    pub last_hash: Digest,
+}
+
+/// Why a write was not taken. Only `Unknown` leaves it open whether the bytes are there.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum AppendError {
+    /// The stream's end is not what was expected; nothing was written.
+    #[error("the stream ends at {actual}, not where the write expected it")]
+    Conflict {
+        /// The real last position (0 = no such stream).
+        actual: u64,
+    },
+    /// A row condition does not hold; nothing was written.
+    #[error("row condition {index} does not hold")]
+    Condition {
+        /// Index into [`Write::conditions`].
+        index: usize,
+    },
+    /// The stream is erased; nothing was written.
+    #[error("the stream is erased")]
+    Erased,
+    /// The writer's queue is full; nothing was written; try again.
+    #[error("the write queue is full")]
+    Busy,
+    /// No room on the disk; nothing was written; reads go on.
+    #[error("no space left on the device that holds {folder}")]
+    Full {
+        /// The data folder.
+        folder: String,
+    },
+    /// The log is closed or being closed; nothing was written.
+    #[error("the log is closed")]
+    Closed,
+    /// The outcome is not known: the log must be read again before anything else is decided.
+    #[error("the outcome of the write is not known: {cause}")]
+    Unknown {
+        /// What the engine said.
+        cause: String,
+    },
+    /// A write that breaks the log's own rules (a bug of the caller); nothing was written.
+    #[error("malformed write: {0}")]
+    Malformed(&'static str),
+}
+
+/// Why a read failed.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// A record is missing, swapped or damaged.
+    #[error("stream {stream:?} is damaged at {seq}: {reason}")]
+    Damaged {
+        /// The stream.
+        stream: StreamId,
+        /// The first position that does not verify.
+        seq: u64,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The stream is erased.
+    #[error("the stream is erased")]
+    Erased,
+    /// No such stream.
+    #[error("no such stream")]
+    NotFound,
+    /// The log is closed, or being reopened after a fault (try again).
+    #[error("the log is closed")]
+    Closed,
+    /// The engine failed.
+    #[error("the storage engine failed: {0}")]
+    Engine(String),
+}
+
+/// Why a log could not be opened. The files are left untouched.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process (or another open handle here) holds the folder.
+    #[error("{folder} is in use by another process{}", holder.map(|p| format!(" (pid {p})")).unwrap_or_default())]
+    Locked {
+        /// The data folder.
+        folder: String,
+        /// Its process id, where known.
+        holder: Option<u32>,
+    },
+    /// Written by a newer version.
+    #[error("{folder} has storage format {found}; this version reads up to {supported}")]
+    NewerFormat {
+        /// The data folder.
+        folder: String,
+        /// Format found.
+        found: u32,
+        /// Newest format this version reads.
+        supported: u32,
+    },
+    /// Damage before the tail.
+    #[error("{folder} is damaged: {reason}")]
+    Damaged {
+        /// The data folder.
+        folder: String,
+        /// What the engine said.
+        reason: String,
+    },
+    /// No room to open.
+    #[error("no space left on the device that holds {folder}")]
+    Full {
+        /// The data folder.
+        folder: String,
+    },
+    /// The folder cannot be made, read or written.
+    #[error("{folder} cannot be used: {source}")]
+    Io {
+        /// The data folder.
+        folder: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// The answer of an append, once it is durable.
+#[derive(Debug)]
+#[must_use = "an append is acknowledged only when this resolves"]
+pub struct Pending(oneshot::Receiver<Result<Appended, AppendError>>);
+
+impl Pending {
+    /// A pending answer and the sender that settles it.
+    pub fn new() -> (oneshot::Sender<Result<Appended, AppendError>>, Self) {
+        let (tx, rx) = oneshot::channel();
+        (tx, Self(rx))
+    }
+
+    /// An answer that is already there.
+    pub fn ready(result: Result<Appended, AppendError>) -> Self {
+        let (tx, pending) = Self::new();
+        // The receiver is in `pending`, so the send cannot fail.
+        let _ = tx.send(result);
+        pending
+    }
+
+    /// Waits on a thread that runs no async code.
+    pub fn wait(self) -> Result<Appended, AppendError> {
+        self.0.blocking_recv().unwrap_or_else(|_| Err(lost()))
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<Appended, AppendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|r| r.unwrap_or_else(|_| Err(lost())))
+    }
+}
+
+fn lost() -> AppendError {
+    AppendError::Unknown {
+        cause: "the writer went away without an answer".into(),
+    }
+}
+
+/// The end of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamHead {
+    /// Last position.
+    pub last_seq: u64,
+    /// Chain value there.
+    pub last_hash: Digest,
+    /// Its segments, oldest first: each serves positions up to and with `through`
+    /// (the last one is open: `u64::MAX`).
+    pub segments: Vec<SegmentRef>,
+}
+
+/// A piece of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentRef {
+    /// The segment.
+    pub id: SegmentId,
+    /// The last position it serves for this stream, inclusive.
+    pub through: u64,
+}
+
+/// Bounds of one read. A page always has its first item, whatever its size.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimit {
+    /// Most items.
+    pub items_max: usize,
+    /// Most bytes (headers and contents, keys and values).
+    pub bytes_max: usize,
+}
+
+/// Reading direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Ascending positions.
+    Asc,
+    /// Descending positions.
+    Desc,
+}
+
+/// One snapshot of the committed log. Every method may touch the disk.
+pub trait View {
+    /// The end of a stream: `Ok(None)` = never existed, `Err(Erased)` = erased.
+    fn head(&self, stream: StreamId) -> Result<Option<StreamHead>, ReadError>;
+
+    /// Records `after < seq <= through` (Asc: from the low end, Desc: from the high end),
+    /// verified against the chain where the neighbour is part of the page.
+    fn records(
+        &self,
+        stream: StreamId,
+        after: u64,
+        through: u64,
+        order: Order,
+        limit: PageLimit,
+    ) -> Result<Vec<Record>, ReadError>;
+
+    /// The newest cached fold at or before `at_most`: its position and bytes.
+    fn state(&self, stream: StreamId, at_most: u64) -> Result<Option<(u64, Bytes)>, ReadError>;
+
+    /// The history row in force at `at` for one natural key.
+    fn history_row(
+        &self,
+        stream: StreamId,
+        kind: u8,
+        key: [u8; 16],
+        at: u64,
+    ) -> Result<Option<HistoryRow>, ReadError>;
+
+    /// The history rows in force at `at`, one per natural key in `after < key` (None = from the
+    /// least; in Desc order `key < after`), ordered by natural key.
+    fn history(
+        &self,
+        stream: StreamId,
+        kind: u8,
+        after: Option<[u8; 16]>,
+        at: u64,
+        order: Order,
+        limit: PageLimit,
+    ) -> Result<Vec<HistoryRow>, ReadError>;
+
+    /// One `current` row.
+    fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
+
+    /// `current` rows that start with `prefix`, in key order. Asc: keys `> after`; Desc: keys
+    /// `< after`; `after: None` starts at the respective end of the prefix.
+    fn rows(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        order: Order,
+        limit: PageLimit,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
+}
+
+/// Whether the log takes writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Reads and writes.
+    Ok,
+    /// Reads only: the disk is full; writes return when there is room.
+    Full,
+    /// Being reopened and read again after an unknown outcome.
+    Recovering,
+    /// Out of order for good: the process must be restarted.
+    Failed(String),
+    /// Closed.
+    Closed,
+}
+
+/// An ordered, durable log of many streams.
+pub trait Log: Send + Sync + 'static {
+    /// Queues one write; the answer resolves when it is durable (`fdatasync`) or refused.
+    /// Never blocks on the disk.
+    fn append(&self, write: Write) -> Pending;
+
+    /// Runs `f` on one snapshot. Blocking: not for an async thread.
+    fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError>;
+
+    /// Physically removes what only this erased stream held (blocking; idempotent; safe to
+    /// repeat after a crash).
+    fn purge(&self, stream: StreamId) -> Result<(), ReadError>;
+
+    /// Whether the log takes writes.
+    fn health(&self) -> Health;
+
+    /// Stops intake, finishes queued writes, waits for readers, lets go of the engine's lock.
+    /// Blocking and idempotent.
+    fn close(&self);
+}
+
+/// Runs `f` on one snapshot of `log` and gives its value back. Blocking.
+pub fn read<T>(
+    log: &dyn Log,
+    f: impl FnOnce(&dyn View) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let mut f = Some(f);
+    let mut out = None;
+    log.view(&mut |view| {
+        if let Some(f) = f.take() {
+            out = Some(f(view));
+        }
+    })?;
+    out.unwrap_or(Err(ReadError::Closed))
+}
