@@ -118,7 +118,7 @@ fn validate_stream(stream: &StreamWrite, rows: &[RowChange]) -> Result<(), Appen
 }
 
 /// The end of a write of rows only.
-const NO_STREAM: Appended = Appended {
+pub(crate) const NO_STREAM: Appended = Appended {
     last_seq: 0,
     last_hash: CHAIN_START,
 };

@@ -1,6 +1,6 @@
 //! Fences, positions, all or nothing.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 
 use super::kit::{
     all_records, append, assert_whole, at, begin, go_on, head, id, put, record, records, row, rows,
