@@ -1,0 +1,14 @@
+//! A session: one durable conversation, one ordered log.
+//!
+//! Read in this order: [`status`] (the table), [`event`] and [`payload`] (what is stored),
+//! [`state`] (what is folded), [`command`] (what can be asked), [`facts`] (what is looked up),
+//! [`decision`] (what comes out), [`projection`] (rows and effects that follow).
+
+pub mod command;
+pub mod decision;
+pub mod event;
+pub mod facts;
+pub mod payload;
+pub mod projection;
+pub mod state;
+pub mod status;
