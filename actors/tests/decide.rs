@@ -1,5 +1,11 @@
 //! Given events, when a command, then events: every rule of a session, without any I/O.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
 #[path = "decide/kit.rs"]
 mod kit;
 

@@ -3,6 +3,12 @@
 //! A new event type without its file fails. `UPDATE_GOLDEN=1` writes files that are missing or
 //! differ: only for forms that were never released.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
