@@ -112,14 +112,14 @@ fn sizes_are_exact() {
     assert!(
         parse(
             Origin::People,
-            &format!("[{}]", vec![big.as_str(); 4].join(","))
+            &format!("[{}]", [big.as_str(); 4].join(","))
         )
         .is_ok()
     );
     assert_eq!(
         code(
             Origin::People,
-            &format!("[{}]", vec![big.as_str(); 5].join(","))
+            &format!("[{}]", [big.as_str(); 5].join(","))
         ),
         Code::BatchTooLarge
     );
