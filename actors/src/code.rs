@@ -1,0 +1,197 @@
+//! Every error code of the product, in one table: what it means and what the caller should do.
+
+use serde_json::{Map, Value};
+
+/// What a caller should make of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The request is wrong or not allowed; the same request will be refused again.
+    Refused,
+    /// A queue or an allowance is full; the same request may be taken later.
+    Full,
+    /// A part of the system is stopped or starting.
+    Stopped,
+    /// The system failed.
+    Fault,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Info {
+    /// `area.reason`, stable.
+    pub code: &'static str,
+    /// HTTP status. Codes that appear only as the error of a run have 0.
+    pub status: u16,
+    /// What to make of it.
+    pub kind: Kind,
+    /// One short sentence.
+    pub title: &'static str,
+    /// What to do next.
+    pub next: &'static str,
+}
+
+macro_rules! codes {
+    ($($name:ident = $code:literal, $status:literal, $kind:ident, $title:literal, $next:literal;)*) => {
+        /// An error code.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $(#[doc = $title] $name,)*
+        }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// Its row.
+            pub const fn info(self) -> Info {
+                match self {
+                    $(Code::$name => Info {
+                        code: $code, status: $status, kind: Kind::$kind, title: $title, next: $next,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    BodyInvalid = "request.body_invalid", 400, Refused, "The body is not the JSON it should be.", "Send valid JSON: depth at most 128, no duplicate keys, no lone surrogates.";
+    IdInvalid = "request.id_invalid", 400, Refused, "An id has the wrong form.", "Use ids as the server gave them.";
+    CursorInvalid = "request.cursor_invalid", 400, Refused, "The cursor is not a position of this log.", "Use a `seq` between 0 and the session's `last_seq`.";
+    QueryInvalid = "request.query_invalid", 400, Refused, "A query parameter is unknown or has a bad value.", "See the route's parameters in /openapi.json.";
+    HeaderInvalid = "request.header_invalid", 400, Refused, "A header has a bad value.", "Correct the header that `detail` names.";
+    RouteUnknown = "request.route_unknown", 404, Refused, "There is no such route.", "See /openapi.json for the routes.";
+    MethodUnknown = "request.method_not_allowed", 405, Refused, "The route does not take this method.", "See /openapi.json for the route's methods.";
+    RequestTimeout = "request.timeout", 408, Refused, "The request did not arrive in time.", "Send it again.";
+    BodyTooLarge = "request.body_too_large", 413, Refused, "The body is larger than the limit.", "Send less at once; `bytes_max` is the limit.";
+    ContentType = "request.content_type", 415, Refused, "POST, PUT and PATCH need content-type: application/json.", "Set the header.";
+    FieldUnknown = "request.field_unknown", 422, Refused, "The body has a field that is not known here.", "Remove or correct the field that `detail` names.";
+    FieldInvalid = "request.field_invalid", 422, Refused, "A field is missing or has a bad value.", "Correct the field that `detail` names.";
+    IdempotencyConflict = "request.idempotency_conflict", 409, Refused, "The Idempotency-Key was used with another body.", "Use a new key for a new request.";
+    OriginRefused = "request.origin_refused", 403, Refused, "Without tokens, only loopback origins and hosts are served.", "Call from the same machine, or configure tokens.";
+    TokenMissing = "auth.token_missing", 401, Refused, "A bearer token is needed.", "Send `Authorization: Bearer …`.";
+    TokenInvalid = "auth.token_invalid", 401, Refused, "The bearer token is unknown or expired.", "Ask for a new token.";
+    ScopeMissing = "auth.scope_missing", 403, Refused, "The token lacks a scope.", "Ask for a token with the scope that `detail` names.";
+
+    SessionNotFound = "session.not_found", 404, Refused, "There is no such session here.", "Check the id and the workspace.";
+    SessionErased = "session.erased", 410, Refused, "The session was erased.", "Nothing is left to read; start a new session.";
+    SessionTerminal = "session.terminal", 409, Refused, "The session has ended.", "Start a new session.";
+    SessionRunLive = "session.run_live", 409, Refused, "A run is live.", "Wait for its end, interrupt it, or cancel the session.";
+    SessionTransition = "session.transition_refused", 409, Refused, "The session's status does not allow this.", "See `longhaul transitions`.";
+    SequenceConflict = "session.sequence_conflict", 409, Refused, "The log is not where If-Match expected it.", "Read the new events, then decide again.";
+    EventLimit = "session.event_limit", 409, Refused, "The session's log has its most events.", "Go on in a new session; cancel and erase still work.";
+    UntakenInputs = "session.untaken_inputs_full", 429, Full, "Too many messages wait to be taken by a run.", "Wait for a run to take them.";
+    SignalsFull = "session.signals_full", 429, Full, "Too many signals wait to be consumed.", "Wait for a run to consume them.";
+    MetadataInvalid = "session.metadata_invalid", 422, Refused, "The metadata is over its limits.", "At most 16 pairs, keys of 64 bytes, scalar values of 512 bytes.";
+    SessionDamaged = "session.damaged", 500, Fault, "The session's log does not verify.", "Run `longhaul verify`; restore from a backup.";
+
+    EventTypeUnknown = "event.type_unknown", 422, Refused, "There is no such event type.", "See the event types in the documentation.";
+    EventTypeReserved = "event.type_reserved", 403, Refused, "This event type is not written from here.", "People write user.*, runners agent.* and usage.recorded.";
+    BatchEmpty = "event.batch_empty", 422, Refused, "A submission needs at least one event.", "Send 1 to 100 events.";
+    BatchTooLarge = "event.batch_too_large", 413, Refused, "The submission has too many events or bytes.", "Send at most 100 events and 4 MiB at once.";
+    EventTooLarge = "event.too_large", 413, Refused, "The event's content is larger than 1 MiB.", "Store large values elsewhere and refer to them.";
+    EventNotFound = "event.not_found", 404, Refused, "There is no such event in this session.", "Use an event id of this session's log.";
+    ToolUseUnknown = "event.tool_use_unknown", 422, Refused, "A tool result needs its tool use earlier in the log.", "Write the agent.tool_use first and refer to its id.";
+    ItemNotFound = "item.not_found", 404, Refused, "There is no such item in this session.", "Use the id of the event that opened the item.";
+    ItemNotOpen = "item.not_open", 409, Refused, "The item is not open.", "It was answered, closed or never opened; see `state`.";
+    ItemAmbiguous = "item.ambiguous", 422, Refused, "Several items are open and the answer names none.", "Name one of `open_item_ids`.";
+    ItemsFull = "item.limit", 409, Refused, "The session has its most open items.", "Close items before opening more.";
+
+    ParkWithoutCause = "run.park_without_cause", 422, Refused, "A park needs something outside the run to wait for.", "Name an open question, approval, custom tool use, a signal or the budget.";
+    AlreadySettled = "run.already_settled", 409, Refused, "The run was settled with another outcome.", "Keep the first outcome; see `outcome`.";
+    OutOfOrder = "claim.out_of_order", 409, Refused, "`n` must be the last one plus 1, or one seen before.", "Send the calls of a claim in order; see `expected`.";
+    ClaimNotFound = "claim.not_found", 404, Refused, "There is no such claim.", "Claim a run first.";
+    ClaimNotReady = "claim.not_ready", 409, Refused, "The attempt is not in the state that this call needs.", "Call ready first; while waiting, poll inputs.";
+    ClaimLost = "runtime.claim_lost", 409, Refused, "The claim is no longer valid; nothing was written.", "Stop working on this attempt; `reason` says why.";
+
+    TurnDeadline = "runtime.turn_deadline_exceeded", 0, Refused, "The attempt ran past its absolute deadline.", "Raise max_duration_seconds, or do less in one turn.";
+    AttemptsExhausted = "runtime.attempts_exhausted", 0, Fault, "Every attempt was lost.", "Look at the runner's log; send a message to try again.";
+    HistoryUnavailable = "runtime.session_history_unavailable", 409, Refused, "Positions of the history cannot be read.", "See `missing`.";
+    Busy = "runtime.busy", 503, Full, "A queue inside the server is full.", "Try again after Retry-After.";
+    Stopped = "runtime.stopped", 503, Stopped, "The server, or a part it needs, is stopped.", "Try again later, or on another server.";
+    Internal = "runtime.internal", 500, Fault, "The server failed.", "Report it with the request id.";
+    StorageFull = "storage.full", 507, Stopped, "The disk that holds the log is full; nothing was written.", "Make room; writes return by themselves.";
+    StorageUnavailable = "storage.unavailable", 503, Stopped, "The log is being reopened.", "Try again after Retry-After.";
+    OutcomeUnknown = "storage.outcome_unknown", 500, Fault, "It is not known whether the write is durable.", "Read the log, or repeat with the same Idempotency-Key.";
+
+    WorkspaceNotFound = "workspace.not_found", 404, Refused, "There is no such workspace.", "Create it first.";
+    PolicyInvalid = "workspace.policy_invalid", 422, Refused, "The workspace policy has a bad value.", "See the limits in the documentation.";
+    PolicyUnsupported = "workspace.policy_unsupported", 422, Refused, "This version cannot keep that policy.", "Leave it out.";
+    DeploymentNotFound = "deployment.not_found", 404, Refused, "There is no such deployment here.", "Check the id and the workspace.";
+    RevisionNotFound = "deployment.revision_not_found", 404, Refused, "The deployment has no such revision.", "List its revisions.";
+    DeploymentInvalid = "deployment.invalid", 422, Refused, "The deployment describes nothing that can run.", "Correct the field that `detail` names.";
+    RunnerNotFound = "runner.not_found", 404, Refused, "There is no such runner here.", "Enrol it with POST /v1/runners.";
+    RunnerDraining = "runner.draining", 409, Refused, "A draining runner gets no claims.", "Enrol a new runner.";
+    StreamsFull = "stream.limit", 429, Full, "Too many streams are open.", "Close some, or try again after Retry-After.";
+}
+
+impl Code {
+    /// The stable text.
+    pub const fn text(self) -> &'static str {
+        self.info().code
+    }
+
+    /// Whether the very same request may succeed later.
+    pub const fn is_retryable(self) -> bool {
+        matches!(self.info().kind, Kind::Full | Kind::Stopped)
+    }
+}
+
+/// A refusal or failure with its code, ready for a caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {detail}", code.text())]
+pub struct Rejection {
+    /// The code.
+    pub code: Code,
+    /// What was wrong this time.
+    pub detail: String,
+    /// Typed extras (`reason`, `expected`, `open_item_ids`…).
+    pub extras: Map<String, Value>,
+}
+
+impl Rejection {
+    /// A rejection with its particulars.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            detail: detail.into(),
+            extras: Map::new(),
+        }
+    }
+
+    /// A rejection that the table's own sentence explains.
+    pub fn plain(code: Code) -> Self {
+        Self::new(code, code.info().title)
+    }
+
+    /// Adds a typed extra.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.extras.insert(key.to_owned(), value.into());
+        self
+    }
+}
+
+impl From<Code> for Rejection {
+    fn from(code: Code) -> Self {
+        Self::plain(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn codes_are_unique_and_well_formed() {
+        let mut seen = HashSet::new();
+        for code in Code::ALL {
+            let info = code.info();
+            assert!(seen.insert(info.code), "{} twice", info.code);
+            let (area, reason) = info.code.split_once('.').expect("area.reason");
+            assert!(!area.is_empty() && !reason.is_empty());
+            assert!(info.status == 0 || (400..600).contains(&info.status));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Keys of `current` rows and kinds of history rows: hand-laid, big-endian. Tags are stored:
+//! never reused.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::ids::{DeploymentId, RunnerId, SessionId, TokenDigest, WorkspaceId};
+use crate::session::payload::WorkspaceRef;
+use crate::session::projection::TimerRow;
+
+/// Sessions by workspace.
+pub const SESSION: u8 = 1;
+/// Sessions with a live run.
+pub const LIVE: u8 = 2;
+/// Durable timers, by time.
+pub const TIMER: u8 = 3;
+/// Answers to Idempotency-Keys.
+pub const RECEIPT: u8 = 4;
+/// Answers to numbered calls of live claims.
+pub const CALL: u8 = 5;
+/// How claims ended.
+pub const ENDED: u8 = 6;
+/// Deployment revisions by workspace.
+pub const DEPLOYMENT: u8 = 7;
+/// Workspaces.
+pub const WORKSPACE: u8 = 8;
+/// Enrolled runners.
+pub const RUNNER: u8 = 9;
+/// Erased sessions whose bytes are still to be purged.
+pub const PURGE: u8 = 10;
+
+/// History: one row per change of a run; natural key = position of its `run.queued`.
+pub const HISTORY_RUN: u8 = 1;
+/// History: one row per message; natural key = its position; value = its id.
+pub const HISTORY_INPUT: u8 = 2;
+/// History: inputs taken; natural key = position of `run.queued`, then of the input.
+pub const HISTORY_TAKEN: u8 = 3;
+/// History: items; natural key = the position that opened them.
+pub const HISTORY_ITEM: u8 = 4;
+
+fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
+    let mut out = BytesMut::with_capacity(1 + parts.iter().map(|p| p.len()).sum::<usize>());
+    out.put_u8(tag);
+    parts.iter().for_each(|p| out.put_slice(p));
+    out.freeze()
+}
+
+/// A session in its workspace's list.
+pub fn session(workspace: WorkspaceRef, id: SessionId) -> Bytes {
+    key(SESSION, &[&workspace.0.0, &id.0])
+}
+
+/// Prefix of a workspace's list.
+pub fn sessions(workspace: WorkspaceRef) -> Bytes {
+    key(SESSION, &[&workspace.0.0])
+}
+
+/// A session with a live run.
+pub fn live(id: SessionId) -> Bytes {
+    key(LIVE, &[&id.0])
+}
+
+/// A durable timer. Times before the epoch sort as the epoch.
+pub fn timer(t: &TimerRow) -> Bytes {
+    let due = u64::try_from(t.due_ms).unwrap_or(0).to_be_bytes();
+    let wait = t.wait.map_or(0, |w| w.saturating_add(1)).to_be_bytes();
+    key(
+        TIMER,
+        &[&due, &t.session.0, &t.parked_seq.to_be_bytes(), &wait],
+    )
+}
+
+/// The answer to an Idempotency-Key.
+pub fn receipt(scope: [u8; 16]) -> Bytes {
+    key(RECEIPT, &[&scope])
+}
+
+/// The answer to a numbered call.
+pub fn call(session: SessionId, token: TokenDigest, n: u64) -> Bytes {
+    key(CALL, &[&session.0, &token.0, &n.to_be_bytes()])
+}
+
+/// Prefix of a claim's numbered calls.
+pub fn calls(session: SessionId, token: TokenDigest) -> Bytes {
+    key(CALL, &[&session.0, &token.0])
+}
+
+/// How a claim ended.
+pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
+    key(ENDED, &[&session.0, &token.0])
+}
+
+/// Prefixes of everything keyed by session alone (for erasing).
+pub fn of_session(session: SessionId) -> Vec<Bytes> {
+    [LIVE, CALL, ENDED]
+        .iter()
+        .map(|tag| key(*tag, &[&session.0]))
+        .collect()
+}
+
+/// One revision of a deployment.
+pub fn deployment(workspace: WorkspaceRef, id: DeploymentId, revision: u32) -> Bytes {
+    key(
+        DEPLOYMENT,
+        &[&workspace.0.0, &id.0, &revision.to_be_bytes()],
+    )
+}
+
+/// Prefix of a deployment's revisions (or, without id, of a workspace's deployments).
+pub fn deployments(workspace: WorkspaceRef, id: Option<DeploymentId>) -> Bytes {
+    match id {
+        Some(id) => key(DEPLOYMENT, &[&workspace.0.0, &id.0]),
+        None => key(DEPLOYMENT, &[&workspace.0.0]),
+    }
+}
+
+/// A workspace.
+pub fn workspace(id: WorkspaceId) -> Bytes {
+    key(WORKSPACE, &[&id.0])
+}
+
+/// An enrolled runner.
+pub fn runner(id: RunnerId) -> Bytes {
+    key(RUNNER, &[&id.0])
+}
+
+/// An erased session whose bytes are still to be purged.
+pub fn purge(id: SessionId) -> Bytes {
+    key(PURGE, &[&id.0])
+}
+
+/// A whole table, for scans.
+pub fn table(tag: u8) -> Bytes {
+    key(tag, &[])
+}
+
+/// The natural key of a position.
+pub fn at(seq: u64) -> [u8; 16] {
+    u128::from(seq).to_be_bytes()
+}
+
+/// The natural key of an input taken by the run queued at `queued_seq`.
+pub fn taken(queued_seq: u64, input_seq: u64) -> [u8; 16] {
+    ((u128::from(queued_seq) << 64) | u128::from(input_seq)).to_be_bytes()
+}

@@ -1,0 +1,21 @@
+//! A session: one durable conversation, one ordered log.
+//!
+//! Read in this order: [`status`] (the table), [`event`] and [`payload`] (what is stored),
+//! [`state`] (what is folded), [`command`] (what can be asked), [`facts`] (what is looked up),
+//! [`decision`] (what comes out), [`projection`] (rows and effects that follow).
+
+pub mod command;
+pub mod decide;
+pub mod decision;
+pub mod envelope;
+pub mod event;
+pub mod evolve;
+pub mod facts;
+pub mod history;
+pub mod input;
+pub mod payload;
+pub mod projection;
+pub mod show;
+pub mod state;
+pub mod status;
+pub mod stored;

@@ -1,0 +1,255 @@
+//! What can be asked of a session. Imperative; everything a decision needs is in here, in the
+//! state, or in the facts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::event::{Author, EventType};
+use super::payload::{Budget, Compute, Outcome, Pin, RunError, Usage, WorkspaceRef};
+use crate::ids::{EventId, RunId, RunnerId, TokenDigest};
+
+/// One request to a session.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Admits the session: its first events.
+    Create(Box<Create>),
+    /// Appends events of people.
+    Submit(Submit),
+    /// Ends the session as done. Idempotent.
+    Complete(Request),
+    /// Ends the session and whatever runs in it. Idempotent.
+    Cancel(Request),
+    /// Removes everything but a tombstone. Idempotent.
+    Erase(Request),
+    /// Gives the queued run to a runner (asked by the dispatcher only).
+    Claim(ClaimRun),
+    /// A runner's call under a claim.
+    Attempt(AttemptCall),
+    /// A time has come (asked by run actors and timers; each names what it is about, so that a
+    /// late one changes nothing).
+    Expire(Expiry),
+}
+
+/// Who asks, for the envelope and for idempotency.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The workspace of the caller: another one's session looks absent.
+    pub workspace: WorkspaceRef,
+    /// The author of what is written.
+    pub author: Author,
+    /// The request's id (`caused_by`).
+    pub request_id: Arc<str>,
+    /// The receipt to keep, where the caller gave an Idempotency-Key.
+    pub receipt: Option<ReceiptKey>,
+}
+
+/// Where the answer to an Idempotency-Key is kept, and what it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiptKey {
+    /// Digest of workspace, principal, method, path and key.
+    pub scope: [u8; 16],
+    /// Digest of the body.
+    pub body: [u8; 16],
+}
+
+/// Admission.
+#[derive(Debug, Clone)]
+pub struct Create {
+    /// Who asks.
+    pub request: Request,
+    /// Who the session acts as.
+    pub principal: String,
+    /// The agent, resolved.
+    pub pin: Pin,
+    /// Caller's pairs (checked by the decision).
+    pub metadata: Map<String, Value>,
+    /// What it may spend.
+    pub budget: Option<Budget>,
+    /// First events (may be empty).
+    pub events: Vec<Input>,
+}
+
+/// Events of people.
+#[derive(Debug, Clone)]
+pub struct Submit {
+    /// Who asks.
+    pub request: Request,
+    /// The `If-Match` position.
+    pub expected_seq: Option<u64>,
+    /// The events, in order; all or none.
+    pub events: Vec<Input>,
+}
+
+/// One event from outside, checked for form (see [`super::input`]).
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Its type.
+    pub kind: EventType,
+    /// Its content: a JSON object, as received.
+    pub content: Bytes,
+    /// What the decision needs of it.
+    pub ask: Ask,
+}
+
+/// What a decision needs to know of an event from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Nothing: it is only recorded.
+    Record,
+    /// A message: input for a run.
+    Message,
+    /// Ends the current turn.
+    Interrupt,
+    /// Closes an item; `None` = the only one open.
+    Answer {
+        /// The item.
+        item: Option<EventId>,
+        /// For approvals: whether it was granted.
+        granted: Option<bool>,
+    },
+    /// A signal by name.
+    Signal {
+        /// Its name.
+        name: String,
+    },
+    /// Opens an item.
+    Open,
+    /// Closes a tool use of the agent's own.
+    ToolResult {
+        /// The `agent.tool_use`.
+        tool_use: EventId,
+    },
+    /// Counts usage.
+    Usage(Usage),
+}
+
+/// The dispatcher's offer.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimRun {
+    /// Which run was offered; another one is refused.
+    pub run: RunId,
+    /// To whom.
+    pub runner: RunnerId,
+    /// Digest of the new token.
+    pub token: TokenDigest,
+}
+
+/// A runner's call.
+#[derive(Debug, Clone)]
+pub struct AttemptCall {
+    /// Digest of the token it carries.
+    pub token: TokenDigest,
+    /// Its number, where the runner counts its calls.
+    pub n: Option<u64>,
+    /// What it asks.
+    pub verb: Verb,
+}
+
+/// The verbs of the claim protocol.
+#[derive(Debug, Clone)]
+pub enum Verb {
+    /// The harness is ready.
+    Ready,
+    /// Still here.
+    Heartbeat,
+    /// Events of the agent.
+    Events(Vec<Input>),
+    /// Take what arrived meanwhile.
+    Inputs,
+    /// Wait for something outside.
+    Park(Park),
+    /// The run is over.
+    Settle(Settle),
+    /// The attempt is given back, gracefully.
+    Release,
+    /// The claim's answer never reached the runner (said by the server, not by a runner).
+    Undeliver,
+}
+
+impl Verb {
+    /// The wire name.
+    pub const fn text(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Heartbeat => "heartbeat",
+            Self::Events(_) => "events",
+            Self::Inputs => "inputs",
+            Self::Park(_) => "park",
+            Self::Settle(_) => "settle",
+            Self::Release => "release",
+            Self::Undeliver => "undeliver",
+        }
+    }
+}
+
+/// `park`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Park {
+    /// All of these must be in.
+    pub waiting_on: Vec<ParkOn>,
+    /// What happens to the compute meanwhile.
+    pub compute: Compute,
+    /// Digest of the body, to tell an identical retry.
+    pub body: [u8; 16],
+}
+
+/// One thing to wait for, as a runner says it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the wire names say it")]
+pub struct ParkOn {
+    #[serde(default)]
+    pub question_id: Option<EventId>,
+    #[serde(default)]
+    pub approval_id: Option<EventId>,
+    #[serde(default)]
+    pub tool_use_id: Option<EventId>,
+    #[serde(default)]
+    pub signal: Option<String>,
+    /// With `signal` only; 0 is refused.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub budget: Option<bool>,
+}
+
+/// `settle`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settle {
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// Why, if badly.
+    pub error: Option<RunError>,
+    /// What was not yet recorded.
+    pub usage: Usage,
+    /// Whether the session can never run again.
+    pub session_failed: bool,
+    /// Digest of the body, to tell an identical retry.
+    pub body: [u8; 16],
+}
+
+/// A time that has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// The runner was silent for a whole lease.
+    Lease(TokenDigest),
+    /// The attempt is not ready.
+    Startup(TokenDigest),
+    /// The attempt is past its absolute deadline.
+    Deadline(TokenDigest),
+    /// Compute was held long enough.
+    Hold {
+        /// The park it belongs to.
+        parked_seq: u64,
+    },
+    /// The wait for a signal is over.
+    Wait {
+        /// The park it belongs to.
+        parked_seq: u64,
+        /// Which of its waits.
+        index: u32,
+    },
+}

@@ -1,0 +1,82 @@
+//! What a decision gives back: events, the rows that are not a projection of state, the answer.
+
+use bincode::{Decode, Encode};
+use serde_json::{Value, json};
+
+use super::event::NewEvent;
+use super::facts::{EndedClaim, Receipt, StoredCall};
+use super::payload::{Pin, ResumePlan};
+use super::state::Answer;
+use crate::ids::{RunId, TokenDigest};
+
+/// A decision. Nothing of it is true before its commit.
+#[derive(Debug, Clone)]
+pub struct Decision {
+    /// Events to append, in order; may be empty.
+    pub events: Vec<NewEvent>,
+    /// Rows to write in the same commit.
+    pub rows: Vec<RowOp>,
+    /// The answer, given after the commit.
+    pub reply: Reply,
+    /// What a claim granted.
+    pub granted: Option<Granted>,
+    /// Whether the stream is erased by this.
+    pub erase: bool,
+}
+
+/// Rows that answers to repeated requests are kept in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowOp {
+    /// Keeps the answer to an Idempotency-Key.
+    Receipt([u8; 16], Receipt),
+    /// Keeps the answer to a numbered call.
+    Call(TokenDigest, u64, StoredCall),
+    /// The claim is over: its numbered answers go, its end is kept.
+    Ended(TokenDigest, EndedClaim),
+}
+
+/// An answer on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// A JSON object.
+    pub body: Vec<u8>,
+    /// Events to add to the body as `inputs`, loaded when the answer is given.
+    pub inputs: Option<Vec<Answer>>,
+}
+
+impl Reply {
+    /// An answer of the given status.
+    pub fn json(status: u16, body: &Value) -> Self {
+        Self {
+            status,
+            body: body.to_string().into_bytes(),
+            inputs: None,
+        }
+    }
+
+    /// `200 {}`.
+    pub fn ok() -> Self {
+        Self::json(200, &json!({}))
+    }
+}
+
+/// What a claim hands to its runner, beside the inputs in [`Reply::inputs`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Granted {
+    /// The run.
+    pub run: RunId,
+    /// The attempt's number, from 1.
+    pub attempt: u32,
+    /// The run it goes on from.
+    pub continues: Option<RunId>,
+    /// By when it must be ready, milliseconds of wall time.
+    pub startup_deadline_ms: i64,
+    /// By when it must have settled.
+    pub deadline_ms: i64,
+    /// How it gets its past.
+    pub resume: ResumePlan,
+    /// The agent to run.
+    pub pin: Pin,
+}

@@ -1,0 +1,304 @@
+//! The `current` rows that are a function of state, and the effects that follow from them.
+//!
+//! Rows and effects are computed from the same difference, so every effect can be derived again
+//! from a row: a crash between commit and effect loses nothing.
+
+use std::collections::BTreeSet;
+
+use bincode::{Decode, Encode};
+use bytes::Bytes;
+use longhaul_storage::RowChange;
+
+use super::command::Expiry;
+use super::payload::{Pin, WaitingOn, WorkspaceRef};
+use super::state::{Phase, State};
+use super::status::Status;
+use crate::codec;
+use crate::ids::{RunId, RunnerId, SessionId, TokenDigest};
+use crate::rows;
+
+/// Everything outside the log that follows from a state.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Projection {
+    session: Option<SessionRow>,
+    live: Option<LiveRow>,
+    timers: BTreeSet<TimerRow>,
+}
+
+/// A session in lists: what can be said without reading its log.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct SessionRow {
+    /// The session.
+    pub id: SessionId,
+    /// Its tenant.
+    pub workspace: WorkspaceRef,
+    /// Who it acts as.
+    pub principal: String,
+    /// Its agent.
+    pub pin: Pin,
+    /// Where it is.
+    pub status: Status,
+    /// Caller's pairs, JSON.
+    pub metadata_json: String,
+    /// When it was admitted, milliseconds.
+    pub created_at_ms: i64,
+}
+
+/// A session with a live run: what start-up needs to go on.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct LiveRow {
+    /// The session.
+    pub session: SessionId,
+    /// Its tenant.
+    pub workspace: WorkspaceRef,
+    /// What a runner must offer.
+    pub target: Target,
+    /// The run.
+    pub run: RunId,
+    /// Where it is.
+    pub phase: Phase,
+    /// Not offered before, milliseconds of wall time.
+    pub not_before_ms: i64,
+    /// Since when it waits for a runner, milliseconds.
+    pub queued_at_ms: i64,
+    /// The claim, while one is held.
+    pub claim: Option<LiveClaim>,
+}
+
+/// The timed part of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct LiveClaim {
+    /// Digest of its token.
+    pub token: TokenDigest,
+    /// Who holds it.
+    pub runner: RunnerId,
+    /// Milliseconds of wall time.
+    pub claimed_at_ms: i64,
+    /// See `claimed_at_ms`.
+    pub startup_deadline_ms: i64,
+    /// See `claimed_at_ms`.
+    pub deadline_ms: i64,
+    /// Whether it has been ready.
+    pub ready: bool,
+    /// Whether it is parked with its compute held. A change gives the claim a fresh lease.
+    pub waiting: bool,
+}
+
+/// What a runner must advertise to be offered a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
+pub enum Target {
+    /// `<harness_revision>/<sandbox_profile_revision>`.
+    Pinned(crate::ids::HarnessRevision, crate::ids::SandboxRevision),
+    /// The same, of an `external` harness: `*` matches it too.
+    External(crate::ids::HarnessRevision, crate::ids::SandboxRevision),
+}
+
+impl Target {
+    /// The target of a pinned agent.
+    pub fn of(pin: &Pin) -> Self {
+        let (h, s) = (pin.harness_revision, pin.sandbox_profile_revision);
+        if pin.external {
+            Self::External(h, s)
+        } else {
+            Self::Pinned(h, s)
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Pinned(h, s) | Self::External(h, s)) = self;
+        write!(f, "{h}/{s}")
+    }
+}
+
+/// A durable timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub struct TimerRow {
+    /// When, milliseconds of wall time.
+    pub due_ms: i64,
+    /// For whom.
+    pub session: SessionId,
+    /// The park it belongs to.
+    pub parked_seq: u64,
+    /// Which of its waits; `None` = the hold of compute.
+    pub wait: Option<u32>,
+}
+
+impl TimerRow {
+    /// What the session is told when it is due.
+    pub fn expiry(&self) -> Expiry {
+        match self.wait {
+            Some(index) => Expiry::Wait {
+                parked_seq: self.parked_seq,
+                index,
+            },
+            None => Expiry::Hold {
+                parked_seq: self.parked_seq,
+            },
+        }
+    }
+}
+
+/// What to do after a commit. Each is a hint to look at a row that is already there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Offer the queued run (its `LiveRow`) to runners.
+    Offer(LiveRow),
+    /// The run is no longer queued.
+    Withdraw(SessionId),
+    /// Watch the attempt's lease, start-up and deadline.
+    Watch(LiveClaim),
+    /// The claim is over: stop watching, free its runner's place.
+    Unwatch(LiveClaim),
+    /// Wake the session at this time.
+    SetTimer(TimerRow),
+    /// No longer.
+    ClearTimer(TimerRow),
+}
+
+impl Projection {
+    /// What follows from `state`.
+    pub fn of(state: &State) -> Self {
+        let Some(about) = &state.about else {
+            return Self::default();
+        };
+        let session = SessionRow {
+            id: state.id,
+            workspace: about.workspace,
+            principal: about.principal.clone(),
+            pin: about.pin.clone(),
+            status: state.status,
+            metadata_json: about.metadata_json.clone(),
+            created_at_ms: state.created_at_ms,
+        };
+        let live = state.run.as_ref().map(|run| LiveRow {
+            session: state.id,
+            workspace: about.workspace,
+            target: Target::of(&about.pin),
+            run: run.id,
+            phase: run.phase,
+            not_before_ms: run.not_before_ms,
+            queued_at_ms: run.queued_at_ms,
+            claim: run.claim.as_ref().map(|c| LiveClaim {
+                token: c.token,
+                runner: c.runner,
+                claimed_at_ms: c.claimed_at_ms,
+                startup_deadline_ms: c.startup_deadline_ms,
+                deadline_ms: c.deadline_ms,
+                ready: run.phase != Phase::Claimed,
+                waiting: run.phase == Phase::Waiting,
+            }),
+        });
+        Self {
+            session: Some(session),
+            live,
+            timers: timers(state),
+        }
+    }
+
+    /// The rows as they must be in the log's `current` table (for checks).
+    pub fn rows(&self) -> Vec<(Bytes, Bytes)> {
+        let session = self.session.iter().map(|s| (s.key(), codec::encode(s)));
+        let live = self
+            .live
+            .iter()
+            .map(|l| (rows::live(l.session), codec::encode(l)));
+        let timers = self.timers.iter().map(|t| (t.key(), codec::encode(t)));
+        session.chain(live).chain(timers).collect()
+    }
+
+    /// The row changes that lead from `self` to `after`.
+    pub fn changes(&self, after: &Self) -> Vec<RowChange> {
+        let mut out = Vec::new();
+        if self.session != after.session
+            && let Some(s) = &after.session
+        {
+            out.push(RowChange::Put(s.key(), codec::encode(s)));
+        }
+        if self.live != after.live {
+            match (&self.live, &after.live) {
+                (_, Some(l)) => out.push(RowChange::Put(rows::live(l.session), codec::encode(l))),
+                (Some(l), None) => out.push(RowChange::Delete(rows::live(l.session))),
+                (None, None) => {}
+            }
+        }
+        out.extend(
+            self.timers
+                .difference(&after.timers)
+                .map(|t| RowChange::Delete(t.key())),
+        );
+        let new = after.timers.difference(&self.timers);
+        out.extend(new.map(|t| RowChange::Put(t.key(), codec::encode(t))));
+        out
+    }
+
+    /// The effects that lead from `self` to `after`.
+    pub fn effects(&self, after: &Self) -> Vec<Effect> {
+        let mut out = Vec::new();
+        let queued = |p: &Self| p.live.clone().filter(|l| l.phase == Phase::Queued);
+        let (was, is) = (queued(self), queued(after));
+        if was != is {
+            match (was, is) {
+                (_, Some(l)) => out.push(Effect::Offer(l)),
+                (Some(l), None) => out.push(Effect::Withdraw(l.session)),
+                (None, None) => {}
+            }
+        }
+        let claim = |p: &Self| p.live.as_ref().and_then(|l| l.claim);
+        let (was, is) = (claim(self), claim(after));
+        if was != is {
+            let other = |a: LiveClaim, b: Option<LiveClaim>| b.is_none_or(|b| b.token != a.token);
+            out.extend(was.filter(|w| other(*w, is)).map(Effect::Unwatch));
+            out.extend(is.map(Effect::Watch));
+        }
+        out.extend(
+            self.timers
+                .difference(&after.timers)
+                .copied()
+                .map(Effect::ClearTimer),
+        );
+        out.extend(
+            after
+                .timers
+                .difference(&self.timers)
+                .copied()
+                .map(Effect::SetTimer),
+        );
+        out
+    }
+}
+
+impl SessionRow {
+    fn key(&self) -> Bytes {
+        rows::session(self.workspace, self.id)
+    }
+}
+
+impl TimerRow {
+    /// Its key: sorts by time.
+    pub fn key(&self) -> Bytes {
+        rows::timer(self)
+    }
+}
+
+fn timers(state: &State) -> BTreeSet<TimerRow> {
+    let Some(run) = &state.run else {
+        return BTreeSet::new();
+    };
+    let timer = |due_ms, wait| TimerRow {
+        due_ms,
+        session: state.id,
+        parked_seq: run.parked_seq,
+        wait,
+    };
+    let hold = (run.phase == Phase::Waiting).then(|| timer(run.hold_until_ms, None));
+    let waits = (0u32..).zip(&run.waits).filter_map(|(i, w)| match &w.on {
+        WaitingOn::Signal {
+            expires_at: Some(at),
+            ..
+        } if !w.done => Some(timer(*at, Some(i))),
+        _ => None,
+    });
+    hold.into_iter().chain(waits).collect()
+}

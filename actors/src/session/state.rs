@@ -1,0 +1,305 @@
+//! What a session is, folded from its log. It holds open things, not history.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bincode::{Decode, Encode};
+
+use super::payload::{
+    Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn, WorkspaceRef,
+};
+use super::status::Status;
+use crate::ids::{EventId, RunId, RunnerId, SessionId, TokenDigest};
+
+/// A session after its last event. `State::default()` is the session before its first.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct State {
+    /// The session.
+    pub id: SessionId,
+    /// Position of the last folded event.
+    pub last_seq: u64,
+    /// What `session.created` said; `None` before it.
+    pub about: Option<About>,
+    /// Where it is.
+    pub status: Status,
+    /// When its first and last events were decided, milliseconds.
+    pub created_at_ms: i64,
+    /// See `created_at_ms`.
+    pub updated_at_ms: i64,
+    /// Messages that no run has taken: every message from `first_seq` on.
+    pub untaken: Option<Untaken>,
+    /// The live run (also while parked).
+    pub run: Option<LiveRun>,
+    /// The run that settled last.
+    pub last_run: Option<SettledRun>,
+    /// Open questions, approvals and tool calls, by the position that opened them.
+    pub items: BTreeMap<u64, Item>,
+    /// Signals nobody has consumed, oldest first.
+    pub signals: VecDeque<Signal>,
+    /// Spent by this session's own runs.
+    pub usage: Usage,
+    /// Whether any attempt was ever ready.
+    pub ever_started: bool,
+    /// The greatest limit mark (percent) already warned of.
+    pub warned_percent: u8,
+}
+
+/// What was fixed, or last set, about a session.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct About {
+    /// The tenant.
+    pub workspace: WorkspaceRef,
+    /// Who the session acts as.
+    pub principal: String,
+    /// The agent as pinned.
+    pub pin: Pin,
+    /// Caller's pairs, as JSON text (values are scalars).
+    pub metadata_json: String,
+    /// What it may spend.
+    pub budget: Option<Budget>,
+}
+
+/// A contiguous tail of messages not yet taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Untaken {
+    /// The first one's position.
+    pub first_seq: u64,
+    /// Its id.
+    pub first_id: EventId,
+    /// How many.
+    pub count: u32,
+}
+
+/// Where a live run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum Phase {
+    /// Offered to runners from `not_before_ms` on.
+    Queued,
+    /// A runner prepares.
+    Claimed,
+    /// The harness works.
+    Running,
+    /// Parked; the runner holds its compute.
+    Waiting,
+    /// Parked; no claim.
+    Parked,
+    /// Deliverables are being settled.
+    Reconciling,
+}
+
+impl Phase {
+    /// The wire form of the run's state.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Waiting | Self::Parked => "waiting",
+            Self::Reconciling => "reconciling",
+        }
+    }
+}
+
+/// The one live run of a session.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct LiveRun {
+    /// The run.
+    pub id: RunId,
+    /// Position of its `run.queued`.
+    pub queued_seq: u64,
+    /// When that was, milliseconds.
+    pub queued_at_ms: i64,
+    /// What started it.
+    pub trigger: Trigger,
+    /// The run it goes on from.
+    pub continues: Option<RunId>,
+    /// Number of the current attempt; 0 before the first claim.
+    pub attempt: u32,
+    /// Attempts lost so far (they count against the most allowed).
+    pub lost: u32,
+    /// Where it is.
+    pub phase: Phase,
+    /// Not offered before, milliseconds of wall time.
+    pub not_before_ms: i64,
+    /// The claim of the current attempt, while one is held.
+    pub claim: Option<Claim>,
+    /// What a park waits for, in the order given. Empty unless parked.
+    pub waits: Vec<Wait>,
+    /// Position of the `run.parked` in force.
+    pub parked_seq: u64,
+    /// Its id (0 before any park).
+    pub parked_id: EventId,
+    /// Until when compute may be held, milliseconds of wall time (0 = not held).
+    pub hold_until_ms: i64,
+    /// Answers that the run waited for and has not taken yet, in log order.
+    pub answers: Vec<Answer>,
+    /// Spent so far, over all attempts.
+    pub usage: Usage,
+}
+
+/// A runner's right to the current attempt. Its lease lives in memory only.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Claim {
+    /// Digest of the token.
+    pub token: TokenDigest,
+    /// Who holds it.
+    pub runner: RunnerId,
+    /// When it was made, milliseconds of wall time.
+    pub claimed_at_ms: i64,
+    /// By when it must be ready.
+    pub startup_deadline_ms: i64,
+    /// By when it must have settled, whatever it does.
+    pub deadline_ms: i64,
+    /// How the attempt gets its past.
+    pub resume: ResumePlan,
+}
+
+/// One thing a park waits for, and whether it is in.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Wait {
+    /// What.
+    pub on: WaitingOn,
+    /// Whether it is over (answered, closed, consumed or expired).
+    pub done: bool,
+}
+
+/// An answer or signal that a run waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Answer {
+    /// Its position.
+    pub seq: u64,
+    /// Its id.
+    pub id: EventId,
+}
+
+/// What sort of item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum ItemKind {
+    /// `agent.question`.
+    Question,
+    /// `agent.action_approval_requested`.
+    Approval,
+    /// `agent.custom_tool_use`.
+    CustomTool,
+    /// `agent.tool_use` without its result.
+    ToolUse,
+}
+
+impl ItemKind {
+    /// The wire form.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Question => "question",
+            Self::Approval => "approval",
+            Self::CustomTool => "custom_tool",
+            Self::ToolUse => "tool_use",
+        }
+    }
+}
+
+/// An open item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Item {
+    /// What sort.
+    pub kind: ItemKind,
+    /// Its id: that of the event that opened it.
+    pub id: EventId,
+    /// The attempt that opened it (a lost attempt's tool calls are closed at settlement).
+    pub attempt: u32,
+}
+
+/// A signal nobody has consumed.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Signal {
+    /// Its name.
+    pub name: String,
+    /// Its position.
+    pub seq: u64,
+    /// Its id.
+    pub id: EventId,
+}
+
+/// A run that is over.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct SettledRun {
+    /// The run.
+    pub id: RunId,
+    /// Position of its `run.queued`.
+    pub queued_seq: u64,
+    /// When that was, milliseconds.
+    pub queued_at_ms: i64,
+    /// When it settled, milliseconds.
+    pub settled_at_ms: i64,
+    /// What started it.
+    pub trigger: Trigger,
+    /// The run it went on from.
+    pub continues: Option<RunId>,
+    /// Its last attempt.
+    pub attempt: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, if badly.
+    pub error: Option<RunError>,
+    /// What it cost.
+    pub usage: Usage,
+    /// Answers it did not take: its continuation does.
+    pub answers: Vec<Answer>,
+}
+
+impl State {
+    /// The session before its first event.
+    pub fn new(id: SessionId) -> Self {
+        Self {
+            id,
+            last_seq: 0,
+            about: None,
+            status: Status::Pending,
+            created_at_ms: 0,
+            updated_at_ms: 0,
+            untaken: None,
+            run: None,
+            last_run: None,
+            items: BTreeMap::new(),
+            signals: VecDeque::new(),
+            usage: Usage::default(),
+            ever_started: false,
+            warned_percent: 0,
+        }
+    }
+
+    /// How many messages wait for a run.
+    pub fn untaken_count(&self) -> u32 {
+        self.untaken.map_or(0, |u| u.count)
+    }
+
+    /// The claim of the live run, if one is held.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.run.as_ref().and_then(|r| r.claim.as_ref())
+    }
+
+    /// Whether the budget is spent.
+    pub fn budget_exceeded(&self) -> bool {
+        let budget = self.about.as_ref().and_then(|a| a.budget.as_ref());
+        budget.is_some_and(|b| self.usage.exceeds(b))
+    }
+
+    /// Whether a park of this run keeps its compute.
+    pub fn holds_compute(&self) -> bool {
+        self.run.as_ref().is_some_and(|r| r.phase == Phase::Waiting)
+    }
+}
+
+impl LiveRun {
+    /// Whether everything it waits for is in.
+    pub fn all_in(&self) -> bool {
+        self.waits.iter().all(|w| w.done)
+    }
+
+    /// What its park said about compute.
+    pub fn compute(&self) -> Compute {
+        if self.phase == Phase::Waiting {
+            Compute::Held
+        } else {
+            Compute::Released
+        }
+    }
+}
