@@ -4,3 +4,4 @@ pub mod auth;
 pub mod catalog;
 pub mod config;
 pub mod error;
+pub mod telemetry;
