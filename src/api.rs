@@ -26,12 +26,17 @@ use std::time::Duration;
 use actix_web::dev::Service;
 use actix_web::{App, HttpServer, web};
 
-use crate::error::Error;
+use longhaul_actors::engine::Health;
+
+use crate::error::{Code, Error};
 use crate::runtime::Runtime;
 
 pub use openapi::document;
 pub use routes::{ROUTES, Route};
 use state::Api;
+
+/// How often the parts of the runtime are looked at.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// Why serving ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +109,7 @@ pub async fn serve(
         .run();
     let handle = server.handle();
     let mut running = std::pin::pin!(server);
-    let failed = runtime.engine().failed();
+    let failed = watch_health(&runtime);
     let ended = tokio::select! {
         ended = &mut running => return Ok(ended?),
         () = shutdown => Ok(()),
@@ -115,4 +120,15 @@ pub async fn serve(
     let (_, stopped) = tokio::join!(handle.stop(true), running);
     stopped?;
     ended
+}
+
+/// Resolves when a part of the runtime has died: nothing mends that but another process.
+async fn watch_health(runtime: &Runtime) -> Error {
+    let clock = &runtime.door().clock;
+    loop {
+        if let Health::Failed { reason } = runtime.engine().health() {
+            return Error::new(Code::Stopped, reason);
+        }
+        clock.sleep_until(clock.mono().saturating_add(HEALTH_EVERY)).await;
+    }
 }

@@ -10,7 +10,9 @@ mod table;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use longhaul_actors::engine::EngineConfig;
 use longhaul_actors::limits::Limits;
+use longhaul_storage::Options;
 use serde::{Deserialize, Serialize};
 
 pub use crate::catalog::profile::Isolation;
@@ -35,8 +37,6 @@ pub struct Config {
     pub feed: FeedConfig,
     /// Answers kept for repeated requests.
     pub receipts: ReceiptsConfig,
-    /// Removal of erased bytes.
-    pub erasure: ErasureConfig,
     /// The HTTP server.
     pub http: HttpConfig,
     /// Who may call.
@@ -64,22 +64,55 @@ pub struct StorageConfig {
     pub engine: StorageEngine,
     /// The data folder; made when missing.
     pub data_dir: PathBuf,
-    /// Memory of the engine: block cache and write buffers together, bytes.
+    /// Memory of the engine: block cache, filters and write buffers together, bytes.
     pub memory_bytes_max: usize,
     /// Files the engine keeps open.
-    pub open_files_max: i32,
+    pub open_files_max: u32,
+    /// Write-ahead log that an opening after a crash has to read at most, bytes.
+    pub wal_bytes_max: u64,
+    /// The engine's own log, per file, bytes.
+    pub info_log_bytes_max: usize,
+    /// Files of the engine's own log.
+    pub info_log_files_max: usize,
     /// Writes that may wait for the writer.
-    pub write_queue_len_max: usize,
+    pub queue_len_max: usize,
+    /// Their size, bytes.
+    pub queue_bytes_max: usize,
+    /// What one sync may carry, bytes.
+    pub batch_bytes_max: usize,
 }
 
 impl Default for StorageConfig {
     fn default() -> Self {
+        let options = Options::default();
         Self {
             engine: StorageEngine::Rocksdb,
             data_dir: PathBuf::from("longhaul-data"),
-            memory_bytes_max: 256 << 20,
-            open_files_max: 512,
-            write_queue_len_max: 65_536,
+            memory_bytes_max: options.memory_bytes_max,
+            open_files_max: options.open_files_max,
+            wal_bytes_max: options.wal_bytes_max,
+            info_log_bytes_max: options.info_log_bytes_max,
+            info_log_files_max: options.info_log_files_max,
+            queue_len_max: options.queue_len_max,
+            queue_bytes_max: options.queue_bytes_max,
+            batch_bytes_max: options.batch_bytes_max,
+        }
+    }
+}
+
+impl StorageConfig {
+    /// What the engine on disk is opened with.
+    pub fn options(&self) -> Options {
+        Options {
+            memory_bytes_max: self.memory_bytes_max,
+            open_files_max: self.open_files_max,
+            wal_bytes_max: self.wal_bytes_max,
+            info_log_bytes_max: self.info_log_bytes_max,
+            info_log_files_max: self.info_log_files_max,
+            queue_len_max: self.queue_len_max,
+            queue_bytes_max: self.queue_bytes_max,
+            batch_bytes_max: self.batch_bytes_max,
+            ..Options::default()
         }
     }
 }
@@ -165,11 +198,21 @@ pub struct RunnersConfig {
     pub live_s: u64,
     /// Longest wait of one poll for claims or inputs, milliseconds.
     pub wait_ms_max: u64,
+    /// Runners that call at the same time.
+    pub known_max: usize,
+    /// Polls for claims that wait at the same time.
+    pub polls_max: usize,
 }
 
 impl Default for RunnersConfig {
     fn default() -> Self {
-        Self { live_s: 60, wait_ms_max: 60_000 }
+        let engine = EngineConfig::default();
+        Self {
+            live_s: engine.runner_live_s,
+            wait_ms_max: 60_000,
+            known_max: engine.runners_max,
+            polls_max: engine.polls_max,
+        }
     }
 }
 
@@ -179,7 +222,7 @@ impl Default for RunnersConfig {
 pub struct EngineSettings {
     /// Threads that run session actors.
     pub arbiters: usize,
-    /// Messages that may wait in one actor's mailbox.
+    /// Messages that may wait in the mailbox of a shard or the dispatcher.
     pub mailbox_len_max: usize,
     /// Commands that may wait in one session.
     pub command_queue_len_max: usize,
@@ -187,22 +230,32 @@ pub struct EngineSettings {
     pub batch_events_max: usize,
     /// A session without work leaves memory after so long, seconds.
     pub idle_passivate_s: u64,
-    /// Sessions that are read back from disk at the same time.
+    /// Sessions that are read back from disk at the same time, per arbiter.
     pub recoveries_max: usize,
     /// Threads for reads that may touch the disk.
     pub blocking_threads_max: usize,
+    /// Reads that may wait for them.
+    pub blocking_queue_len_max: usize,
+    /// How often rows are looked through for work that nobody was told of, seconds.
+    pub sweep_s: u64,
+    /// How long closing waits for commands in progress, seconds.
+    pub drain_s_max: u64,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
+        let engine = EngineConfig::default();
         Self {
-            arbiters: 1,
-            mailbox_len_max: 4_096,
-            command_queue_len_max: 1_024,
-            batch_events_max: 512,
-            idle_passivate_s: 60,
-            recoveries_max: 64,
-            blocking_threads_max: 16,
+            arbiters: engine.arbiters,
+            mailbox_len_max: engine.mailbox_len_max,
+            command_queue_len_max: engine.command_queue_len_max,
+            batch_events_max: engine.batch_events_max,
+            idle_passivate_s: engine.idle_passivate_s,
+            recoveries_max: engine.recoveries_max,
+            blocking_threads_max: engine.blocking_threads_max,
+            blocking_queue_len_max: engine.blocking_queue_len_max,
+            sweep_s: engine.sweep_s,
+            drain_s_max: 4,
         }
     }
 }
@@ -221,7 +274,12 @@ pub struct FeedConfig {
 
 impl Default for FeedConfig {
     fn default() -> Self {
-        Self { events_max: 256, bytes_max: 1 << 20, followers_max: 10_000 }
+        let engine = EngineConfig::default();
+        Self {
+            events_max: engine.feed_events_max,
+            bytes_max: engine.feed_bytes_max,
+            followers_max: engine.followers_max,
+        }
     }
 }
 
@@ -235,21 +293,7 @@ pub struct ReceiptsConfig {
 
 impl Default for ReceiptsConfig {
     fn default() -> Self {
-        Self { ttl_s: 7 * 24 * 3_600 }
-    }
-}
-
-/// `erasure.*`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ErasureConfig {
-    /// The bytes of an erased session are gone from the disk after so long, seconds.
-    pub purge_s_max: u64,
-}
-
-impl Default for ErasureConfig {
-    fn default() -> Self {
-        Self { purge_s_max: 30 }
+        Self { ttl_s: EngineConfig::default().receipt_ttl_s }
     }
 }
 
@@ -362,6 +406,32 @@ impl Config {
             metadata_pairs_max: self.sessions.metadata_pairs_max,
             metadata_key_bytes_max: self.sessions.metadata_key_bytes_max,
             metadata_value_bytes_max: self.sessions.metadata_value_bytes_max,
+        }
+    }
+
+    /// What the engine is started with.
+    pub fn engine(&self) -> EngineConfig {
+        EngineConfig {
+            limits: self.limits(),
+            arbiters: self.engine.arbiters,
+            mailbox_len_max: self.engine.mailbox_len_max,
+            command_queue_len_max: self.engine.command_queue_len_max,
+            batch_events_max: self.engine.batch_events_max,
+            idle_passivate_s: self.engine.idle_passivate_s,
+            recoveries_max: self.engine.recoveries_max,
+            blocking_threads_max: self.engine.blocking_threads_max,
+            blocking_queue_len_max: self.engine.blocking_queue_len_max,
+            sweep_s: self.engine.sweep_s,
+            drain_s_max: self.engine.drain_s_max,
+            feed_events_max: self.feed.events_max,
+            feed_bytes_max: self.feed.bytes_max,
+            followers_max: self.feed.followers_max,
+            claims_paused: self.runs.paused,
+            runner_live_s: self.runners.live_s,
+            runners_max: self.runners.known_max,
+            polls_max: self.runners.polls_max,
+            receipt_ttl_s: self.receipts.ttl_s,
+            ..EngineConfig::default()
         }
     }
 

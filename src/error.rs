@@ -21,6 +21,9 @@ pub enum OpenError {
     /// The engine or the catalog did not start.
     #[error("start: {0}")]
     Engine(#[from] Error),
+    /// The thread that opened the log died.
+    #[error("the thread that opened the log died")]
+    Died,
     /// The built-in runner did not start.
     #[error("runner: {0}")]
     Runner(String),

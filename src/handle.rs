@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Answer, EventPage, EventQuery, Follow as Followed};
+use longhaul_actors::engine::{Answer, EventPage, EventQuery};
+use longhaul_actors::feed::follower::Follow as Followed;
 use longhaul_actors::ids::{DeploymentId, EventId, SessionId};
 use longhaul_actors::session::command::Input;
 use longhaul_actors::session::event::EventType;
@@ -256,12 +257,13 @@ impl SessionHandle {
         let events = stream::unfold(Some(follower), |follower| async move {
             let mut follower = follower?;
             match follower.next().await {
-                Followed::Event { seq, kind, boundary, json } => {
+                Ok(Followed::Event { seq, kind, boundary, json }) => {
                     Some((Ok(Event { seq, kind, boundary, json }), Some(follower)))
                 }
-                Followed::Ended(_) => None,
-                Followed::Erased => Some((Err(Code::SessionErased.into()), None)),
-                Followed::Closed => Some((Err(Code::Stopped.into()), None)),
+                Ok(Followed::Ended(_)) => None,
+                Ok(Followed::Erased) => Some((Err(Code::SessionErased.into()), None)),
+                Ok(Followed::Closed) => Some((Err(Code::Stopped.into()), None)),
+                Err(refused) => Some((Err(refused), None)),
             }
         });
         Ok(Follow { events: events.boxed(), until_boundary: false, done: false })

@@ -5,11 +5,11 @@ mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use longhaul_actors::engine::{Engine, EngineConfig};
+use longhaul_actors::engine::Engine;
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::payload::WorkspaceRef;
-use longhaul_storage::{Log, MemoryLog, RocksConfig, RocksLog};
+use longhaul_storage::{Log, MemoryLog, RocksLog};
 use tokio::sync::watch;
 
 use crate::auth::{Caller, Gate, Tokens};
@@ -106,7 +106,7 @@ impl Builder {
             None => open_log(&config).await?,
         };
         let door = door.unwrap_or_else(Door::system);
-        let started = Engine::start(Arc::clone(&log), door.clone(), engine_config(&config));
+        let started = Engine::start(Arc::clone(&log), door.clone(), config.engine());
         let engine = match started {
             Ok(engine) => engine,
             Err(refused) => {
@@ -135,37 +135,11 @@ impl Builder {
 async fn open_log(config: &Config) -> Result<Arc<dyn Log>, OpenError> {
     let storage = config.storage.clone();
     if storage.engine == StorageEngine::Memory {
-        return Ok(Arc::new(MemoryLog::new()));
+        return Ok(MemoryLog::new());
     }
-    let rocks = RocksConfig {
-        memory_bytes_max: storage.memory_bytes_max,
-        open_files_max: storage.open_files_max,
-        write_queue_len_max: storage.write_queue_len_max,
-        ..RocksConfig::in_folder(storage.data_dir)
-    };
-    let opened = off_thread(move || RocksLog::open(rocks)).await;
-    let log = opened.ok_or_else(|| OpenError::Runner("the opening thread panicked".to_owned()))??;
-    Ok(Arc::new(log))
-}
-
-fn engine_config(config: &Config) -> EngineConfig {
-    EngineConfig {
-        limits: config.limits(),
-        arbiters: config.engine.arbiters,
-        mailbox_len_max: config.engine.mailbox_len_max,
-        command_queue_len_max: config.engine.command_queue_len_max,
-        batch_events_max: config.engine.batch_events_max,
-        idle_passivate_s: config.engine.idle_passivate_s,
-        recoveries_max: config.engine.recoveries_max,
-        feed_events_max: config.feed.events_max,
-        feed_bytes_max: config.feed.bytes_max,
-        blocking_threads_max: config.engine.blocking_threads_max,
-        followers_max: config.feed.followers_max,
-        claims_paused: config.runs.paused,
-        runner_live_s: config.runners.live_s,
-        receipt_ttl_s: config.receipts.ttl_s,
-        ..EngineConfig::default()
-    }
+    let opened = off_thread(move || RocksLog::open(&storage.data_dir, storage.options())).await;
+    let log: Arc<RocksLog> = opened.ok_or(OpenError::Died)??;
+    Ok(log)
 }
 
 impl Runtime {

@@ -2,10 +2,11 @@
 
 use actix_web::HttpResponse;
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{EventPage, EventQuery, Order};
+use longhaul_actors::engine::{EventPage, EventQuery};
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::limits::PAGE_EVENTS_MAX;
 use longhaul_actors::session::input::{Origin, RawEvent, parse_events};
+use longhaul_storage::Order;
 use serde::Deserialize;
 
 use super::body::Body;
@@ -67,7 +68,7 @@ fn query(mut params: Params) -> Result<EventQuery, Rejection> {
         (Order::Asc, _, Some(_)) => Err(bad("`before` goes with order=desc")),
         (Order::Desc, Some(_), _) => Err(bad("`after` goes with order=asc")),
         (_, _, Some(0)) => Err(Rejection::new(Code::CursorInvalid, "`before` is at least 1")),
-        (order, after, before) => Ok(EventQuery { after: after.unwrap_or(0), before, order, limit, types }),
+        (order, after, before) => Ok(EventQuery { after, before, order, limit, types }),
     }
 }
 
@@ -82,7 +83,7 @@ fn shown(page: &EventPage, order: Order) -> HttpResponse {
         }
         out.extend_from_slice(event);
     }
-    let next = page.next.map_or_else(|| "null".to_owned(), |seq| seq.to_string());
+    let next = page.next_after.map_or_else(|| "null".to_owned(), |seq| seq.to_string());
     let name = if order == Order::Asc { "next_after" } else { "next_before" };
     out.extend_from_slice(
         format!(

@@ -2,6 +2,7 @@
 
 use actix_web::{HttpResponse, web};
 use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::engine::Health;
 use serde_json::json;
 
 use super::context::Ctx;
@@ -24,7 +25,14 @@ pub(super) async fn ready(api: web::Data<Api>) -> Answered {
     if *api.runtime.stop_signal().borrow() {
         return Err(Rejection::new(Code::Stopped, "the server is stopping").into());
     }
-    api.runtime.engine().health().map_err(|reason| reason)?;
+    let health = api.runtime.engine().health();
+    if !health.is_ready() {
+        let detail = match health {
+            Health::Degraded { reason } | Health::Failed { reason } => reason,
+            Health::Ok | Health::Closed => "the engine is closed".to_owned(),
+        };
+        return Err(Rejection::new(Code::Stopped, detail).into());
+    }
     Ok(json_value(200, &json!({ "status": "ready" })))
 }
 
@@ -33,14 +41,13 @@ pub(super) async fn ready(api: web::Data<Api>) -> Answered {
     responses((status = 200, description = "metrics", content_type = "text/plain"), (status = "default", body = ProblemSchema)))]
 pub(super) async fn metrics(ctx: Ctx) -> HttpResponse {
     // Gauges are set when somebody looks.
-    let stats = ctx.runtime().engine().stats();
+    ctx.runtime().engine().stats();
     let mut out = String::new();
     ctx.api.counters.render(&mut out);
     if let Some(recorder) = telemetry::metrics() {
         recorder.run_upkeep();
         out.push_str(&recorder.render());
     }
-    stats.render(&mut out);
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(out)
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn remove(ctx: Ctx) -> Answered {
     Params::of(&ctx.req)?.finish()?;
     let asked = ctx.asked(b"")?;
     let gone = ctx.runtime().catalog().remove_runner(&ctx.caller, id, asked.receipt).await?;
-    ctx.runtime().engine().forget(id).await;
+    ctx.runtime().engine().forget(id).await?;
     Ok(stored(gone))
 }
 
@@ -43,6 +43,6 @@ pub(super) async fn drain(ctx: Ctx, body: Body) -> Answered {
     body.no_fields()?;
     let asked = ctx.asked(&body.0)?;
     let drained = ctx.runtime().catalog().drain_runner(&ctx.caller, id, asked.receipt).await?;
-    ctx.runtime().engine().drain(id).await;
+    ctx.runtime().engine().drain(id).await?;
     Ok(stored(drained))
 }

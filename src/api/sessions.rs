@@ -94,7 +94,7 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     params.finish()?;
     let status = status.transpose()?;
     let page = ctx.runtime().engine().list(ctx.workspace(), after, limit, status).await?;
-    Ok(json_value(200, &json!({ "sessions": page.sessions, "next_page": page.next_page })))
+    Ok(json_value(200, &json!({ "sessions": page.items, "next_page": page.next_after })))
 }
 
 /// One session: where it is, and why.
@@ -152,7 +152,7 @@ pub(super) async fn runs(ctx: Ctx) -> Answered {
     let after = params.page::<u64>()?;
     params.finish()?;
     let page = ctx.runtime().engine().runs(ctx.workspace(), id, after, limit).await?;
-    let next = page.next_page.map(|seq| seq.to_string());
-    Ok(json_value(200, &json!({ "runs": page.runs, "next_page": next })))
+    let next = page.next_after.map(|seq| seq.to_string());
+    Ok(json_value(200, &json!({ "runs": page.items, "next_page": next })))
 }
 

@@ -9,10 +9,11 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use futures_util::stream;
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Follow, Follower};
 use longhaul_actors::env::{Clock, Sleep};
+use longhaul_actors::feed::follower::{Follow, Follower};
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::event::EventType;
+use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::context::Ctx;
@@ -141,7 +142,14 @@ impl Events {
         }
     }
 
-    fn take(&mut self, next: Follow, out: &mut BytesMut) {
+    fn take(&mut self, next: Result<Follow, Rejection>, out: &mut BytesMut) {
+        let next = match next {
+            Ok(next) => next,
+            Err(refused) => {
+                self.state = State::Over;
+                return failed(&refused, out);
+            }
+        };
         match next {
             Follow::Event { seq, kind, boundary, json } => {
                 if self.filter.as_ref().is_none_or(|types| types.contains(&kind)) {
@@ -166,6 +174,16 @@ impl Events {
             }
         }
     }
+}
+
+/// The log could not be read on: what may pass is worth a new connection, the rest is told.
+fn failed(refused: &Rejection, out: &mut BytesMut) {
+    if refused.code.is_retryable() {
+        return out.extend_from_slice(&RECONNECT);
+    }
+    tracing::error!(error = %refused, "a stream ended");
+    let data = json!({ "code": refused.code.text(), "detail": refused.detail });
+    out.extend_from_slice(format!("event: error\ndata: {data}\n\n").as_bytes());
 }
 
 /// One event. Content keeps the bytes it was sent with, line breaks between its tokens included:

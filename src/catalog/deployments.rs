@@ -14,6 +14,7 @@ use longhaul_actors::time::rfc3339;
 use longhaul_storage::{Condition, Order, PageLimit, ReadError, RowChange, View};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::Catalog;
 use super::profile::{Harness, Release, SandboxProfile};
@@ -27,7 +28,7 @@ pub const REVISIONS_MAX: u32 = 100_000;
 const CACHE_LEN_MAX: usize = 1_024;
 
 /// `POST /v1/deployments`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDeployment {
     /// For people.
@@ -40,7 +41,7 @@ pub struct NewDeployment {
 }
 
 /// `POST /v1/deployments/{id}/revisions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewRevision {
     /// What the agent is.

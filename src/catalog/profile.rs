@@ -8,6 +8,7 @@ use longhaul_actors::ids::{HarnessRevision, SandboxRevision};
 use longhaul_actors::session::payload::Usage;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 /// Longest `max_duration_seconds`: one week.
 pub const MAX_DURATION_S_MAX: u64 = 7 * 24 * 3_600;
@@ -21,7 +22,7 @@ pub const COMMAND_WORDS_MAX: usize = 256;
 pub const SLEEP_MS_MAX: u64 = 24 * 3_600_000;
 
 /// The agent release: what the agent is told, and what drives it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
     /// Given to the harness as they stand.
@@ -32,7 +33,7 @@ pub struct Release {
 }
 
 /// What turns inputs into events. On the wire an object with `kind` and the fields of that kind.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Harness {
     /// Fixed steps, without a model.
@@ -47,7 +48,7 @@ pub enum Harness {
 }
 
 /// When checkpoints are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointMode {
     /// Never.
@@ -56,10 +57,12 @@ pub enum CheckpointMode {
 }
 
 /// `script`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptProfile {
-    /// Run in order, once per run.
+    /// Run in order, once per run. Each has one field: `say`, `exec`, `write`, `tool`, `sleep_ms`,
+    /// `question`, `approval`, `custom_tool`, `usage` or `fail`.
+    #[schema(value_type = Vec<Object>)]
     pub steps: Vec<Step>,
     /// When checkpoints are taken.
     #[serde(default)]
@@ -67,7 +70,7 @@ pub struct ScriptProfile {
 }
 
 /// `process`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessProfile {
     /// Program and arguments; started with the sandbox root as its folder.
@@ -81,11 +84,12 @@ pub struct ProcessProfile {
 }
 
 /// `external`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalProfile {
     /// For the host's runner alone; not read here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub config: Option<Box<RawValue>>,
     /// When checkpoints are taken.
     #[serde(default)]
@@ -93,13 +97,14 @@ pub struct ExternalProfile {
 }
 
 /// A harness of the host's own, by the kind it registered.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostProfile {
     /// The registered kind.
     pub kind: String,
     /// For that harness alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub config: Option<Box<RawValue>>,
 }
 
@@ -211,7 +216,7 @@ pub struct CustomToolStep {
 }
 
 /// Where the tools of an agent act.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxProfile {
     /// `dir`, `none`, or one that the host registered.
@@ -237,7 +242,7 @@ impl Default for SandboxProfile {
 }
 
 /// How commands of a sandbox are kept from the rest of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Isolated, or not run at all.
@@ -250,7 +255,7 @@ pub enum Isolation {
 }
 
 /// Bounds of one command in a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxLimits {
     /// Output that is kept of one command, bytes (1 to 512 KiB).

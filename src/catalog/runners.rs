@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bincode::{Decode, Encode};
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::codec;
-use longhaul_actors::ids::{HarnessRevision, RunnerId, SandboxRevision};
+use longhaul_actors::dispatch::RunnerTarget;
+use longhaul_actors::ids::RunnerId;
 use longhaul_actors::rows;
 use longhaul_actors::session::command::ReceiptKey;
 use longhaul_actors::session::payload::WorkspaceRef;
@@ -14,6 +15,7 @@ use longhaul_actors::time::rfc3339;
 use longhaul_storage::{Condition, RowChange};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::Catalog;
 use super::deployments::NAME_BYTES_MAX;
@@ -30,7 +32,7 @@ const CACHE_LEN_MAX: usize = 10_000;
 const BUILT_IN: RunnerId = RunnerId([0; 16]);
 
 /// `POST /v1/runners`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewRunner {
     /// For people.
@@ -49,36 +51,6 @@ pub struct NewRunner {
     pub workspaces: Option<String>,
 }
 
-/// What a runner advertises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode)]
-pub enum RunnerTarget {
-    /// Every `external` harness.
-    External,
-    /// One pinned pair.
-    Pinned(HarnessRevision, SandboxRevision),
-}
-
-impl RunnerTarget {
-    /// Reads the wire form.
-    pub fn parse(text: &str) -> Option<Self> {
-        if text == "*" {
-            return Some(Self::External);
-        }
-        let (harness, sandbox) = text.split_once('/')?;
-        let harness = HarnessRevision::parse(harness).ok()?;
-        SandboxRevision::parse(sandbox).ok().map(|s| Self::Pinned(harness, s))
-    }
-}
-
-impl std::fmt::Display for RunnerTarget {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::External => f.write_str("*"),
-            Self::Pinned(h, s) => write!(f, "{h}/{s}"),
-        }
-    }
-}
-
 /// An enrolled runner, as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct RunnerRow {
@@ -86,8 +58,8 @@ pub struct RunnerRow {
     pub name: String,
     /// The machine it runs on.
     pub host_id: String,
-    /// What it advertises.
-    pub targets: Vec<RunnerTarget>,
+    /// What it advertises, as on the wire.
+    pub targets: Vec<String>,
     /// Whether it can clone snapshots.
     pub snapshot_clone: bool,
     /// Runs it takes at the same time.
@@ -143,7 +115,7 @@ impl NewRunner {
             return Err(invalid(format!("capacity is 1 to {CAPACITY_MAX}")));
         }
         let target = |text: &String| {
-            RunnerTarget::parse(text).ok_or_else(|| {
+            RunnerTarget::parse(text).map(|t| t.to_string()).map_err(|_| {
                 invalid(format!(
                     "target {text:?} is neither `*` nor <harness_revision>/<sandbox_profile_revision>"
                 ))
@@ -172,13 +144,12 @@ impl NewRunner {
 
 impl RunnerRow {
     fn shown(&self, id: RunnerId) -> Value {
-        let targets: Vec<String> = self.targets.iter().map(ToString::to_string).collect();
         let serves = self.serves.map_or_else(|| "*".to_owned(), |w| w.to_string());
         json!({
             "id": id,
             "name": self.name,
             "host_id": self.host_id,
-            "targets": targets,
+            "targets": self.targets,
             "snapshot_clone": self.snapshot_clone,
             "capacity": self.capacity,
             "workspaces": serves,

@@ -14,6 +14,7 @@ use longhaul_actors::time::rfc3339;
 use longhaul_storage::{Condition, Order, PageLimit, RowChange};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::Catalog;
 use super::deployments::{NAME_BYTES_MAX, Page};
@@ -25,7 +26,7 @@ pub const CHECKPOINT_TTL_S_MAX: u64 = 30 * 24 * 3_600;
 const CACHE_LEN_MAX: usize = 10_000;
 
 /// `POST /v1/workspaces`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorkspace {
     /// For people.

@@ -181,7 +181,11 @@ impl Config {
         let (dir, sandboxes) = (&storage.data_dir, self.sandbox_dir());
         need(!sandboxes.starts_with(dir), "runner.sandbox_dir", "lies in storage.data_dir")?;
         for (key, value) in [
-            ("storage.write_queue_len_max", storage.write_queue_len_max),
+            ("storage.info_log_bytes_max", storage.info_log_bytes_max),
+            ("storage.info_log_files_max", storage.info_log_files_max),
+            ("storage.queue_len_max", storage.queue_len_max),
+            ("storage.queue_bytes_max", storage.queue_bytes_max),
+            ("storage.batch_bytes_max", storage.batch_bytes_max),
             ("sessions.open_items_max", self.sessions.open_items_max),
             ("sessions.signals_max", self.sessions.signals_max),
             ("engine.arbiters", engine.arbiters),
@@ -190,6 +194,9 @@ impl Config {
             ("engine.batch_events_max", engine.batch_events_max),
             ("engine.recoveries_max", engine.recoveries_max),
             ("engine.blocking_threads_max", engine.blocking_threads_max),
+            ("engine.blocking_queue_len_max", engine.blocking_queue_len_max),
+            ("runners.known_max", self.runners.known_max),
+            ("runners.polls_max", self.runners.polls_max),
             ("feed.events_max", self.feed.events_max),
             ("feed.bytes_max", self.feed.bytes_max),
         ] {
@@ -204,7 +211,9 @@ impl Config {
         need(self.runners.live_s > 0, "runners.live_s", "is at least 1")?;
         need(self.runners.wait_ms_max > 0, "runners.wait_ms_max", "is at least 1")?;
         need(self.receipts.ttl_s > 0, "receipts.ttl_s", "is at least 1")?;
-        need(self.erasure.purge_s_max > 0, "erasure.purge_s_max", "is at least 1")?;
+        need(storage.wal_bytes_max >= 1 << 20, "storage.wal_bytes_max", "is at least 1048576")?;
+        need(engine.sweep_s > 0, "engine.sweep_s", "is at least 1")?;
+        need((1..=60).contains(&engine.drain_s_max), "engine.drain_s_max", "is 1 to 60")?;
         need(self.runner.capacity > 0, "runner.capacity", "is at least 1")
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Answer, ClaimGrant, RunnerInfo, RunnerTarget as EngineTarget, Workspaces};
+use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
+use longhaul_actors::engine::{Answer, ClaimGrant};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
 use longhaul_actors::session::command::Verb;
 use longhaul_actors::session::input::parse_attempt;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Runtime;
 use crate::auth::Caller;
-use crate::catalog::runners::{RunnerRow, RunnerTarget};
+use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
 const VERBS: [&str; 7] = ["ready", "heartbeat", "events", "inputs", "park", "settle", "release"];
@@ -165,13 +166,9 @@ pub async fn claims_body(runtime: &Runtime, grants: &[ClaimGrant]) -> Result<Byt
 
 /// What the engine needs to know of a runner.
 pub(crate) fn info(id: RunnerId, row: &RunnerRow) -> RunnerInfo {
-    let target = |t: &RunnerTarget| match t {
-        RunnerTarget::External => EngineTarget::External,
-        RunnerTarget::Pinned(h, s) => EngineTarget::Pinned(*h, *s),
-    };
     RunnerInfo {
         id,
-        targets: row.targets.iter().map(target).collect(),
+        targets: row.targets.iter().filter_map(|t| RunnerTarget::parse(t).ok()).collect(),
         workspaces: row.serves.map_or(Workspaces::All, Workspaces::One),
         capacity: row.capacity,
         draining: row.draining,
