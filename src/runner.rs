@@ -10,10 +10,14 @@
 //! thing: the [`protocol::ClaimApi`] behind which they find the server.
 
 pub mod attempt;
+pub mod builtin;
 pub mod calls;
 pub mod harness;
 pub mod history;
+pub mod http;
+mod inprocess;
 pub mod protocol;
+pub mod remote;
 pub mod sandbox;
 pub mod settings;
 pub mod worker;
@@ -27,3 +31,6 @@ pub use protocol::{ApiError, Claim, ClaimApi};
 pub use sandbox::{Sandbox, SandboxError, SandboxProvider};
 pub use settings::{IsolationMode, RunnerConfig};
 pub use worker::{Registry, Worker};
+
+/// What a host adds to the built-in runner.
+pub type Extensions = Registry;

@@ -51,6 +51,12 @@ impl Registry {
         self.providers.insert(provider.kind().to_owned(), provider);
     }
 
+    /// Adds all of another's, which replace those of the same kinds.
+    pub fn add_all(&mut self, other: Self) {
+        self.harnesses.extend(other.harnesses);
+        self.providers.extend(other.providers);
+    }
+
     /// The harness of a kind.
     pub fn harness(&self, kind: &str) -> Option<Arc<dyn Harness>> {
         self.harnesses.get(kind).cloned()

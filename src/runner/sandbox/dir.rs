@@ -1,31 +1,30 @@
 //! The provider `dir`: one folder per attempt on this machine, commands isolated from the rest
 //! of it where bubblewrap works.
 
+mod tools;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
 use rustix::fs::FlockOperation;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
-use super::bwrap::{Isolation, View, find_bwrap, find_shell, wrap};
-use super::command::{Bounds, Pipes, Tree, collect, launch};
-use super::leftovers::{clear, kill_marked, note_group, remove};
+use super::bwrap::{Isolation, View, wrap};
+use super::command::launch;
+use super::leftovers::{clear, kill_marked, remove};
 use super::paths::Root;
-use super::spawn::Spawner;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
     SandboxRequest,
 };
-use crate::runner::settings::{IsolationMode, RunnerConfig};
+use crate::runner::settings::RunnerConfig;
+use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
 pub const GROUPS: &str = "groups";
-/// Longest time of the probe.
-const PROBE_S_MAX: Duration = Duration::from_secs(10);
 
 /// Why the provider cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -52,20 +51,6 @@ pub struct DirProvider {
     tools: Arc<Tools>,
 }
 
-/// What all sandboxes of a provider share.
-#[derive(Debug)]
-struct Tools {
-    root: PathBuf,
-    config: RunnerConfig,
-    door: Door,
-    spawner: Spawner,
-    isolation: Isolation,
-    shell: PathBuf,
-    turns: Semaphore,
-    /// Keeps other processes away from `root`.
-    _lock: std::fs::File,
-}
-
 impl DirProvider {
     /// Takes the folder `root`, ends and removes what earlier attempts left in it, and finds
     /// out whether commands can be isolated.
@@ -88,18 +73,7 @@ impl DirProvider {
             );
         }
         clear(&door, &root, leftovers).await;
-        let spawner = Spawner::start().map_err(about)?;
-        let mut tools = Tools {
-            root: root.clone(),
-            turns: Semaphore::new(config.commands_max.min(Semaphore::MAX_PERMITS)),
-            config,
-            door,
-            spawner,
-            isolation: Isolation::Open,
-            shell: find_shell(),
-            _lock: lock,
-        };
-        tools.choose_isolation().await?;
+        let tools = Tools::open(root, config, door, lock).await?;
         Ok(Self {
             tools: Arc::new(tools),
         })
@@ -135,164 +109,6 @@ fn take_folder(root: &Path) -> std::io::Result<(std::fs::File, Vec<String>)> {
         }
     }
     Ok((lock, names))
-}
-
-impl Tools {
-    async fn choose_isolation(&mut self) -> Result<(), DirError> {
-        if self.config.isolation == IsolationMode::None {
-            tracing::warn!(
-                "runner.isolation is `none`: commands of agents run with this user's rights and see this whole machine"
-            );
-            return Ok(());
-        }
-        let why_not = match find_bwrap() {
-            None => "there is no `bwrap` on the PATH; install the package `bubblewrap`".to_owned(),
-            Some(program) => {
-                self.isolation = Isolation::Bwrap(program);
-                match self.probe().await {
-                    Ok(()) => {
-                        tracing::info!("commands of agents are isolated by bubblewrap");
-                        return Ok(());
-                    }
-                    Err(why) => why,
-                }
-            }
-        };
-        self.isolation = Isolation::Open;
-        if self.config.isolation == IsolationMode::Required {
-            return Err(DirError::Isolation(why_not));
-        }
-        tracing::warn!(
-            reason = %why_not,
-            "NO ISOLATION: commands of agents run with this user's rights and see this whole machine; set runner.isolation=required to refuse that"
-        );
-        Ok(())
-    }
-
-    /// Runs a command exactly as those of agents will run.
-    async fn probe(&self) -> Result<(), String> {
-        let place = Place::new(self);
-        place.make().map_err(|e| e.to_string())?;
-        let script = "echo ok > probe && test -w /tmp && test ! -w /usr && cat probe";
-        let exec = Exec {
-            command: script.to_owned(),
-            timeout: Some(PROBE_S_MAX),
-            ..Exec::default()
-        };
-        let output = self
-            .run(&self.config, &place, format!("{}.0;", place.name), &exec)
-            .await;
-        remove(&self.door, place.folder).await;
-        let output = output.map_err(|e| e.to_string())?;
-        if output.exit_code == Some(0) && output.stdout == b"ok\n" {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&output.stderr);
-        let text = text.trim();
-        Err(match output.exit_code {
-            None => "the probe did not end in time".to_owned(),
-            Some(code) if text.is_empty() => format!("the probe ended with status {code}"),
-            Some(_) => text.to_owned(),
-        })
-    }
-
-    async fn run(
-        &self,
-        config: &RunnerConfig,
-        place: &Place,
-        mark: String,
-        exec: &Exec,
-    ) -> Result<ExecOutput, SandboxError> {
-        let failed =
-            |e: std::io::Error| SandboxError::Failed(format!("a command cannot start: {e}"));
-        let _turn = self
-            .turns
-            .acquire()
-            .await
-            .map_err(|e| SandboxError::Failed(e.to_string()))?;
-        let cwd = exec.cwd.as_deref().unwrap_or(".");
-        let (work, tmp) = (place.work(), place.tmp());
-        let view = View {
-            work: &work,
-            tmp: &tmp,
-            cwd,
-            mark: &mark,
-            network: false,
-            env: &exec.env,
-        };
-        let argv = self.shell_argv(&exec.command);
-        let mut command = wrap(&self.isolation, &view, config, &argv);
-        let pipes = Pipes::connect(&mut command, exec.merge_stderr).map_err(failed)?;
-        let after = self.sweep_after(&mark);
-        let tree = Tree::start(&self.spawner, &self.door, command, after)
-            .await
-            .map_err(failed)?;
-        self.note(place, tree.group());
-        let most = Duration::from_secs(config.command_s_max);
-        let bounds = Bounds {
-            time: exec.timeout.unwrap_or(most).min(most),
-            output_bytes_max: config.output_bytes_max,
-        };
-        Ok(collect(tree, pipes, bounds).await)
-    }
-
-    fn shell_argv(&self, command: &str) -> Vec<std::ffi::OsString> {
-        let mut argv = vec![self.shell.clone().into_os_string()];
-        if self.shell.ends_with("bash") {
-            argv.extend(["--noprofile", "--norc"].map(Into::into));
-        }
-        argv.extend(["-c", command].map(Into::into));
-        argv
-    }
-
-    /// The mark to sweep for after a command, where no namespace ends everything with it.
-    fn sweep_after(&self, mark: &str) -> Option<String> {
-        (self.isolation == Isolation::Open).then(|| mark.to_owned())
-    }
-
-    fn note(&self, place: &Place, group: Option<rustix::process::Pid>) {
-        // With isolation the kernel ends a command together with this process.
-        let (Isolation::Open, Some(group)) = (&self.isolation, group) else {
-            return;
-        };
-        if let Err(error) = note_group(&place.folder.join(GROUPS), group) {
-            tracing::warn!(%error, "a process group could not be noted");
-        }
-    }
-}
-
-/// The folders of one attempt.
-#[derive(Debug)]
-struct Place {
-    name: String,
-    folder: PathBuf,
-}
-
-impl Place {
-    fn new(tools: &Tools) -> Self {
-        let name = format!("{:032x}", u128::from_be_bytes(tools.door.ids.secret()));
-        Self {
-            folder: tools.root.join(&name),
-            name,
-        }
-    }
-
-    fn work(&self) -> PathBuf {
-        self.folder.join("work")
-    }
-
-    fn tmp(&self) -> PathBuf {
-        self.folder.join("tmp")
-    }
-
-    fn make(&self) -> std::io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        let mut builder = std::fs::DirBuilder::new();
-        builder.mode(0o700);
-        builder.create(&self.folder)?;
-        builder.create(self.work())?;
-        builder.create(self.tmp())
-    }
 }
 
 impl SandboxProvider for DirProvider {

@@ -1,8 +1,11 @@
 //! Each behaviour is checked with and without isolation, except what isolation alone gives.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use super::*;
+use crate::runner::sandbox::leftovers::note_group;
+use crate::runner::settings::IsolationMode;
 
 struct Bench {
     _dir: tempfile::TempDir,
