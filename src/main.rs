@@ -1,2 +1,5 @@
-//! x
-fn main(){}
+//! The `longhaul` command.
+
+fn main() -> std::process::ExitCode {
+    longhaul::cli::main()
+}
