@@ -152,7 +152,11 @@ pub struct Rejection {
 impl Rejection {
     /// A rejection with its particulars.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), extras: Map::new() }
+        Self {
+            code,
+            detail: detail.into(),
+            extras: Map::new(),
+        }
     }
 
     /// A rejection that the table's own sentence explains.

@@ -10,7 +10,9 @@ const DECODE_BYTES_MAX: usize = 64 << 20;
 const VERSION: u8 = 1;
 
 const CONFIG: Configuration<LittleEndian, Fixint, Limit<DECODE_BYTES_MAX>> =
-    bincode::config::standard().with_fixed_int_encoding().with_limit::<DECODE_BYTES_MAX>();
+    bincode::config::standard()
+        .with_fixed_int_encoding()
+        .with_limit::<DECODE_BYTES_MAX>();
 
 /// Why a stored value cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,15 +35,19 @@ pub fn encode<T: Encode>(value: &T) -> Bytes {
 
 /// Reads a stored form; every byte must belong to it.
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let (version, rest) =
-        bytes.split_first().ok_or_else(|| DecodeError::Damaged("empty".to_owned()))?;
+    let (version, rest) = bytes
+        .split_first()
+        .ok_or_else(|| DecodeError::Damaged("empty".to_owned()))?;
     if *version != VERSION {
         return Err(DecodeError::Newer(*version));
     }
     let (value, read) = bincode::decode_from_slice(rest, CONFIG)
         .map_err(|e| DecodeError::Damaged(e.to_string()))?;
     if read != rest.len() {
-        return Err(DecodeError::Damaged(format!("{} bytes too many", rest.len() - read)));
+        return Err(DecodeError::Damaged(format!(
+            "{} bytes too many",
+            rest.len() - read
+        )));
     }
     Ok(value)
 }

@@ -43,12 +43,19 @@ pub struct Door {
 impl Door {
     /// The real clocks and the operating system's randomness.
     pub fn system() -> Self {
-        Self { clock: Arc::new(SystemClock::new()), ids: Arc::new(SystemIds) }
+        Self {
+            clock: Arc::new(SystemClock::new()),
+            ids: Arc::new(SystemIds),
+        }
     }
 
     /// What one decision sees.
     pub fn env<'a>(&'a self, limits: &'a Limits) -> Env<'a> {
-        Env { now_ms: self.clock.wall_ms(), ids: &*self.ids, limits }
+        Env {
+            now_ms: self.clock.wall_ms(),
+            ids: &*self.ids,
+            limits,
+        }
     }
 }
 
@@ -80,7 +87,9 @@ impl SystemClock {
     /// Monotonic time counts from here.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self {
+            start: Instant::now(),
+        }
     }
 }
 
@@ -93,7 +102,9 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn wall_ms(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 
@@ -153,7 +164,10 @@ impl ManualWorld {
 
     /// The door that leads here.
     pub fn door(&self) -> Door {
-        Door { clock: Arc::new(self.clone()), ids: Arc::new(self.clone()) }
+        Door {
+            clock: Arc::new(self.clone()),
+            ids: Arc::new(self.clone()),
+        }
     }
 
     /// Moves both clocks.

@@ -142,10 +142,15 @@ impl ClaimToken {
 
     /// Reads the wire form: `clm_` and 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, IdError> {
-        let err = IdError { prefix: Self::PREFIX };
+        let err = IdError {
+            prefix: Self::PREFIX,
+        };
         let hex = text.strip_prefix(Self::PREFIX).ok_or(err.clone())?;
         let (a, b) = hex.split_at_checked(32).ok_or(err)?;
-        Ok(Self { session: SessionId(parse_hex(a, "")?), secret: parse_hex(b, "")? })
+        Ok(Self {
+            session: SessionId(parse_hex(a, "")?),
+            secret: parse_hex(b, "")?,
+        })
     }
 
     /// What is stored in place of the token.
@@ -162,7 +167,10 @@ impl ClaimToken {
 
 impl fmt::Display for ClaimToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (a, b) = (u128::from_be_bytes(self.session.0), u128::from_be_bytes(self.secret));
+        let (a, b) = (
+            u128::from_be_bytes(self.session.0),
+            u128::from_be_bytes(self.secret),
+        );
         write!(f, "{}{a:032x}{b:032x}", Self::PREFIX)
     }
 }
@@ -227,7 +235,9 @@ mod tests {
     fn ids_refuse_everything_but_their_form() {
         let hex = "0".repeat(32);
         let upper = format!("sess_{}", "A".repeat(32));
-        for bad in ["", " ", "..", "/", "sess_", "run_x", &hex, &upper, "sess_%2F"] {
+        for bad in [
+            "", " ", "..", "/", "sess_", "run_x", &hex, &upper, "sess_%2F",
+        ] {
             assert!(SessionId::parse(bad).is_err(), "{bad:?}");
         }
         assert!(SessionId::parse(&format!("run_{hex}")).is_err());
@@ -237,7 +247,10 @@ mod tests {
 
     #[test]
     fn a_token_round_trips_and_hides_its_secret() {
-        let token = ClaimToken { session: SessionId([7; 16]), secret: [9; 16] };
+        let token = ClaimToken {
+            session: SessionId([7; 16]),
+            secret: [9; 16],
+        };
         assert_eq!(ClaimToken::parse(&token.to_string()), Ok(token));
         assert!(!format!("{token:?}").contains("0909"));
         assert!(ClaimToken::parse("clm_é").is_err());

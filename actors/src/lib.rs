@@ -1,5 +1,6 @@
 //! Sessions, runs and checkpoints: pure decisions, and the actors around them.
 
+pub mod checkpoint;
 pub mod code;
 pub mod codec;
 pub mod env;

@@ -63,7 +63,10 @@ pub fn live(id: SessionId) -> Bytes {
 pub fn timer(t: &TimerRow) -> Bytes {
     let due = u64::try_from(t.due_ms).unwrap_or(0).to_be_bytes();
     let wait = t.wait.map_or(0, |w| w.saturating_add(1)).to_be_bytes();
-    key(TIMER, &[&due, &t.session.0, &t.parked_seq.to_be_bytes(), &wait])
+    key(
+        TIMER,
+        &[&due, &t.session.0, &t.parked_seq.to_be_bytes(), &wait],
+    )
 }
 
 /// The answer to an Idempotency-Key.
@@ -88,12 +91,18 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED].iter().map(|tag| key(*tag, &[&session.0])).collect()
+    [LIVE, CALL, ENDED]
+        .iter()
+        .map(|tag| key(*tag, &[&session.0]))
+        .collect()
 }
 
 /// One revision of a deployment.
 pub fn deployment(workspace: WorkspaceRef, id: DeploymentId, revision: u32) -> Bytes {
-    key(DEPLOYMENT, &[&workspace.0.0, &id.0, &revision.to_be_bytes()])
+    key(
+        DEPLOYMENT,
+        &[&workspace.0.0, &id.0, &revision.to_be_bytes()],
+    )
 }
 
 /// Prefix of a deployment's revisions (or, without id, of a workspace's deployments).

@@ -5,10 +5,17 @@
 //! [`decision`] (what comes out), [`projection`] (rows and effects that follow).
 
 pub mod command;
+pub mod decide;
 pub mod decision;
+pub mod envelope;
 pub mod event;
+pub mod evolve;
 pub mod facts;
+pub mod history;
+pub mod input;
 pub mod payload;
 pub mod projection;
+pub mod show;
 pub mod state;
 pub mod status;
+pub mod stored;

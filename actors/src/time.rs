@@ -11,7 +11,9 @@ pub fn rfc3339(ms: i64) -> String {
 
 /// Reads the wire form.
 pub fn parse_rfc3339(text: &str) -> Option<i64> {
-    DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_millis())
+    DateTime::parse_from_rfc3339(text)
+        .ok()
+        .map(|t| t.timestamp_millis())
 }
 
 /// `#[serde(with = "crate::time::wire")]` for an `i64` of milliseconds.
@@ -44,8 +46,11 @@ pub mod wire_opt {
 
     /// Reads the wire form, or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<i64>, D::Error> {
-        let Some(text) = Option::<String>::deserialize(d)? else { return Ok(None) };
+        let Some(text) = Option::<String>::deserialize(d)? else {
+            return Ok(None);
+        };
         let ms = super::parse_rfc3339(&text);
-        ms.map(Some).ok_or_else(|| D::Error::custom("not an RFC 3339 time"))
+        ms.map(Some)
+            .ok_or_else(|| D::Error::custom("not an RFC 3339 time"))
     }
 }

@@ -18,7 +18,7 @@ pub fn run(command: TokenCommand, out: Output) -> Result<(), CliError> {
     let TokenCommand::New { kind, id, workspace, scopes, expires_in } = command;
     let door = Door::system();
     let workspace = WorkspaceRef::parse(&workspace)
-        .ok_or_else(|| CliError::usage(format!("{workspace:?} is not `default` or a ws_ id")))?;
+        .map_err(|_| CliError::usage(format!("{workspace:?} is not `default` or a ws_ id")))?;
     let scopes: Result<Vec<Scope>, CliError> = scopes.iter().map(|s| scope(s)).collect();
     let expires_at = match expires_in {
         Some(text) => {

@@ -186,12 +186,14 @@ impl Verb {
 }
 
 /// `park`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "the wire names say it")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Park {
+    /// All of these must be in.
     pub waiting_on: Vec<ParkOn>,
+    /// What happens to the compute meanwhile.
     pub compute: Compute,
+    /// Digest of the body, to tell an identical retry.
+    pub body: [u8; 16],
 }
 
 /// One thing to wait for, as a runner says it.

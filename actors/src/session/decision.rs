@@ -49,7 +49,11 @@ pub struct Reply {
 impl Reply {
     /// An answer of the given status.
     pub fn json(status: u16, body: &Value) -> Self {
-        Self { status, body: body.to_string().into_bytes(), inputs: None }
+        Self {
+            status,
+            body: body.to_string().into_bytes(),
+            inputs: None,
+        }
     }
 
     /// `200 {}`.

@@ -125,12 +125,18 @@ pub struct Author {
 impl Author {
     /// The runtime itself.
     pub fn system() -> Self {
-        Self { kind: AuthorKind::System, id: "longhaul".to_owned() }
+        Self {
+            kind: AuthorKind::System,
+            id: "longhaul".to_owned(),
+        }
     }
 
     /// A person or service.
     pub fn principal(id: impl Into<String>) -> Self {
-        Self { kind: AuthorKind::Principal, id: id.into() }
+        Self {
+            kind: AuthorKind::Principal,
+            id: id.into(),
+        }
     }
 }
 

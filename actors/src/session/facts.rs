@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use bincode::{Decode, Encode};
 use super::command::{Command, Verb};
 use super::decision::Reply;
 use super::payload::{ItemState, Outcome};
 use super::state::{Answer, State};
 use crate::ids::{EventId, TokenDigest};
+use bincode::{Decode, Encode};
 
 /// What to load before a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -168,9 +168,9 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 }
                 Verb::Park(p) => {
                     let ids = p.waiting_on.iter();
-                    needs.items.extend(ids.filter_map(|w| {
-                        w.question_id.or(w.approval_id).or(w.tool_use_id)
-                    }));
+                    needs.items.extend(
+                        ids.filter_map(|w| w.question_id.or(w.approval_id).or(w.tool_use_id)),
+                    );
                 }
                 _ => {}
             }

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use super::event::EventType;
 use super::status::Status;
 use crate::ids::{
-    DeploymentId, EventId, HarnessRevision, RunId, RunnerId, SandboxRevision, TokenDigest, WorkspaceId,
+    DeploymentId, EventId, HarnessRevision, RunId, RunnerId, SandboxRevision, TokenDigest,
+    WorkspaceId,
 };
 
 /// What a folded event carries. `Opaque`: folding needs only the header.
@@ -73,13 +74,21 @@ impl WorkspaceRef {
 
     /// Reads `default` or an id.
     pub fn parse(text: &str) -> Result<Self, crate::ids::IdError> {
-        if text == "default" { Ok(Self::DEFAULT) } else { WorkspaceId::parse(text).map(Self) }
+        if text == "default" {
+            Ok(Self::DEFAULT)
+        } else {
+            WorkspaceId::parse(text).map(Self)
+        }
     }
 }
 
 impl std::fmt::Display for WorkspaceRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if *self == Self::DEFAULT { f.write_str("default") } else { self.0.fmt(f) }
+        if *self == Self::DEFAULT {
+            f.write_str("default")
+        } else {
+            self.0.fmt(f)
+        }
     }
 }
 
@@ -259,16 +268,28 @@ pub enum Compute {
 #[serde(untagged)]
 #[expect(missing_docs, reason = "the wire names say it")]
 pub enum WaitingOn {
-    Question { question_id: EventId },
-    Approval { approval_id: EventId },
-    ToolUse { tool_use_id: EventId },
+    Question {
+        question_id: EventId,
+    },
+    Approval {
+        approval_id: EventId,
+    },
+    ToolUse {
+        tool_use_id: EventId,
+    },
     Signal {
         signal: String,
         /// When the wait ends with `expired`.
-        #[serde(default, with = "crate::time::wire_opt", skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            with = "crate::time::wire_opt",
+            skip_serializing_if = "Option::is_none"
+        )]
         expires_at: Option<i64>,
     },
-    Budget { budget: bool },
+    Budget {
+        budget: bool,
+    },
 }
 
 impl WaitingOn {
@@ -293,6 +314,16 @@ pub struct RunParked {
     /// run stays parked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_by: Option<String>,
+    /// Until when held compute is kept.
+    #[serde(
+        default,
+        with = "crate::time::wire_opt",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub hold_until: Option<i64>,
+    /// Waits (by index) that were over before the park, with their answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub already_in: Vec<(u32, Option<EventId>)>,
 }
 
 /// How a run ended.
@@ -354,16 +385,38 @@ impl Usage {
         Self {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            cache_read_tokens: self
+                .cache_read_tokens
+                .saturating_add(other.cache_read_tokens),
+            cache_write_tokens: self
+                .cache_write_tokens
+                .saturating_add(other.cache_write_tokens),
             cost_micros: self.cost_micros.saturating_add(other.cost_micros),
+        }
+    }
+
+    /// What is left after `other`; never below zero.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            cache_read_tokens: self
+                .cache_read_tokens
+                .saturating_sub(other.cache_read_tokens),
+            cache_write_tokens: self
+                .cache_write_tokens
+                .saturating_sub(other.cache_write_tokens),
+            cost_micros: self.cost_micros.saturating_sub(other.cost_micros),
         }
     }
 
     /// Whether it is over the budget.
     pub fn exceeds(&self, budget: &Budget) -> bool {
         let tokens = self.input_tokens.saturating_add(self.output_tokens);
-        budget.cost_micros_max.is_some_and(|max| self.cost_micros > max)
+        budget
+            .cost_micros_max
+            .is_some_and(|max| self.cost_micros > max)
             || budget.tokens_max.is_some_and(|max| tokens > max)
     }
 }
@@ -475,11 +528,17 @@ impl Body {
             json: &[u8],
             wrap: impl FnOnce(T) -> Body,
         ) -> Result<Body, String> {
-            serde_json::from_slice(json).map(wrap).map_err(|e| e.to_string())
+            serde_json::from_slice(json)
+                .map(wrap)
+                .map_err(|e| e.to_string())
         }
         if version != 1 {
             let reason = "written by a newer version".to_owned();
-            return Err(BodyError { kind: kind.text(), version, reason });
+            return Err(BodyError {
+                kind: kind.text(),
+                version,
+                reason,
+            });
         }
         let body = match kind {
             EventType::SessionCreated => read(json, |b| Self::SessionCreated(Box::new(b))),
@@ -498,6 +557,10 @@ impl Body {
             EventType::UsageRecorded => read(json, Self::UsageRecorded),
             _ => Ok(Self::Opaque),
         };
-        body.map_err(|reason| BodyError { kind: kind.text(), version, reason })
+        body.map_err(|reason| BodyError {
+            kind: kind.text(),
+            version,
+            reason,
+        })
     }
 }

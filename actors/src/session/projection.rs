@@ -80,6 +80,8 @@ pub struct LiveClaim {
     pub deadline_ms: i64,
     /// Whether it has been ready.
     pub ready: bool,
+    /// Whether it is parked with its compute held. A change gives the claim a fresh lease.
+    pub waiting: bool,
 }
 
 /// What a runner must advertise to be offered a run.
@@ -95,7 +97,11 @@ impl Target {
     /// The target of a pinned agent.
     pub fn of(pin: &Pin) -> Self {
         let (h, s) = (pin.harness_revision, pin.sandbox_profile_revision);
-        if pin.external { Self::External(h, s) } else { Self::Pinned(h, s) }
+        if pin.external {
+            Self::External(h, s)
+        } else {
+            Self::Pinned(h, s)
+        }
     }
 }
 
@@ -123,8 +129,13 @@ impl TimerRow {
     /// What the session is told when it is due.
     pub fn expiry(&self) -> Expiry {
         match self.wait {
-            Some(index) => Expiry::Wait { parked_seq: self.parked_seq, index },
-            None => Expiry::Hold { parked_seq: self.parked_seq },
+            Some(index) => Expiry::Wait {
+                parked_seq: self.parked_seq,
+                index,
+            },
+            None => Expiry::Hold {
+                parked_seq: self.parked_seq,
+            },
         }
     }
 }
@@ -149,7 +160,9 @@ pub enum Effect {
 impl Projection {
     /// What follows from `state`.
     pub fn of(state: &State) -> Self {
-        let Some(about) = &state.about else { return Self::default() };
+        let Some(about) = &state.about else {
+            return Self::default();
+        };
         let session = SessionRow {
             id: state.id,
             workspace: about.workspace,
@@ -174,15 +187,23 @@ impl Projection {
                 startup_deadline_ms: c.startup_deadline_ms,
                 deadline_ms: c.deadline_ms,
                 ready: run.phase != Phase::Claimed,
+                waiting: run.phase == Phase::Waiting,
             }),
         });
-        Self { session: Some(session), live, timers: timers(state) }
+        Self {
+            session: Some(session),
+            live,
+            timers: timers(state),
+        }
     }
 
     /// The rows as they must be in the log's `current` table (for checks).
     pub fn rows(&self) -> Vec<(Bytes, Bytes)> {
         let session = self.session.iter().map(|s| (s.key(), codec::encode(s)));
-        let live = self.live.iter().map(|l| (rows::live(l.session), codec::encode(l)));
+        let live = self
+            .live
+            .iter()
+            .map(|l| (rows::live(l.session), codec::encode(l)));
         let timers = self.timers.iter().map(|t| (t.key(), codec::encode(t)));
         session.chain(live).chain(timers).collect()
     }
@@ -202,7 +223,11 @@ impl Projection {
                 (None, None) => {}
             }
         }
-        out.extend(self.timers.difference(&after.timers).map(|t| RowChange::Delete(t.key())));
+        out.extend(
+            self.timers
+                .difference(&after.timers)
+                .map(|t| RowChange::Delete(t.key())),
+        );
         let new = after.timers.difference(&self.timers);
         out.extend(new.map(|t| RowChange::Put(t.key(), codec::encode(t))));
         out
@@ -227,8 +252,19 @@ impl Projection {
             out.extend(was.filter(|w| other(*w, is)).map(Effect::Unwatch));
             out.extend(is.map(Effect::Watch));
         }
-        out.extend(self.timers.difference(&after.timers).copied().map(Effect::ClearTimer));
-        out.extend(after.timers.difference(&self.timers).copied().map(Effect::SetTimer));
+        out.extend(
+            self.timers
+                .difference(&after.timers)
+                .copied()
+                .map(Effect::ClearTimer),
+        );
+        out.extend(
+            after
+                .timers
+                .difference(&self.timers)
+                .copied()
+                .map(Effect::SetTimer),
+        );
         out
     }
 }
@@ -247,7 +283,9 @@ impl TimerRow {
 }
 
 fn timers(state: &State) -> BTreeSet<TimerRow> {
-    let Some(run) = &state.run else { return BTreeSet::new() };
+    let Some(run) = &state.run else {
+        return BTreeSet::new();
+    };
     let timer = |due_ms, wait| TimerRow {
         due_ms,
         session: state.id,
@@ -256,7 +294,10 @@ fn timers(state: &State) -> BTreeSet<TimerRow> {
     };
     let hold = (run.phase == Phase::Waiting).then(|| timer(run.hold_until_ms, None));
     let waits = (0u32..).zip(&run.waits).filter_map(|(i, w)| match &w.on {
-        WaitingOn::Signal { expires_at: Some(at), .. } if !w.done => Some(timer(*at, Some(i))),
+        WaitingOn::Signal {
+            expires_at: Some(at),
+            ..
+        } if !w.done => Some(timer(*at, Some(i))),
         _ => None,
     });
     hold.into_iter().chain(waits).collect()

@@ -63,6 +63,8 @@ pub struct About {
 pub struct Untaken {
     /// The first one's position.
     pub first_seq: u64,
+    /// Its id.
+    pub first_id: EventId,
     /// How many.
     pub count: u32,
 }
@@ -124,6 +126,8 @@ pub struct LiveRun {
     pub waits: Vec<Wait>,
     /// Position of the `run.parked` in force.
     pub parked_seq: u64,
+    /// Its id (0 before any park).
+    pub parked_id: EventId,
     /// Until when compute may be held, milliseconds of wall time (0 = not held).
     pub hold_until_ms: i64,
     /// Answers that the run waited for and has not taken yet, in log order.
@@ -221,8 +225,10 @@ pub struct SettledRun {
     pub id: RunId,
     /// Position of its `run.queued`.
     pub queued_seq: u64,
-    /// Position of its `run.settled`.
-    pub settled_seq: u64,
+    /// When that was, milliseconds.
+    pub queued_at_ms: i64,
+    /// When it settled, milliseconds.
+    pub settled_at_ms: i64,
     /// What started it.
     pub trigger: Trigger,
     /// The run it went on from.
@@ -235,6 +241,8 @@ pub struct SettledRun {
     pub error: Option<RunError>,
     /// What it cost.
     pub usage: Usage,
+    /// Answers it did not take: its continuation does.
+    pub answers: Vec<Answer>,
 }
 
 impl State {
@@ -288,6 +296,10 @@ impl LiveRun {
 
     /// What its park said about compute.
     pub fn compute(&self) -> Compute {
-        if self.phase == Phase::Waiting { Compute::Held } else { Compute::Released }
+        if self.phase == Phase::Waiting {
+            Compute::Held
+        } else {
+            Compute::Released
+        }
     }
 }

@@ -4,8 +4,9 @@ use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 /// Where a session is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
-#[derive(Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// New, or a run is queued.
@@ -37,7 +38,16 @@ use Status::{
 impl Status {
     /// Every status.
     pub const ALL: [Self; 10] = [
-        Pending, Provisioning, Running, Waiting, Paused, Reconciling, Idle, Completed, Failed, Canceled,
+        Pending,
+        Provisioning,
+        Running,
+        Waiting,
+        Paused,
+        Reconciling,
+        Idle,
+        Completed,
+        Failed,
+        Canceled,
     ];
 
     /// Whether nothing can follow.
@@ -86,7 +96,11 @@ pub const TRANSITIONS: &[Transition] = &[
     t(Pending, Failed, "the session cannot run again"),
     t(Pending, Canceled, "cancel"),
     t(Provisioning, Running, "harness ready"),
-    t(Provisioning, Pending, "startup timeout, claim lost or released; or settled with untaken input"),
+    t(
+        Provisioning,
+        Pending,
+        "startup timeout, claim lost or released; or settled with untaken input",
+    ),
     t(Provisioning, Idle, "settled, interrupt, attempts exhausted"),
     t(Provisioning, Failed, "the session cannot run again"),
     t(Provisioning, Canceled, "cancel"),
@@ -94,9 +108,17 @@ pub const TRANSITIONS: &[Transition] = &[
     t(Running, Paused, "parked, compute released"),
     t(Running, Reconciling, "deliverables must settle"),
     t(Running, Idle, "settled, interrupted, deadline"),
-    t(Running, Pending, "claim lost or released; or settled with untaken input"),
+    t(
+        Running,
+        Pending,
+        "claim lost or released; or settled with untaken input",
+    ),
     t(Running, Completed, "settlement that ends the session"),
-    t(Running, Failed, "settlement that says the session cannot run again"),
+    t(
+        Running,
+        Failed,
+        "settlement that says the session cannot run again",
+    ),
     t(Running, Canceled, "cancel"),
     t(Waiting, Running, "all waited-for items are in"),
     t(Waiting, Paused, "held too long, or claim lost or released"),
@@ -104,7 +126,11 @@ pub const TRANSITIONS: &[Transition] = &[
     t(Waiting, Idle, "settled, interrupt, deadline"),
     t(Waiting, Failed, "the session cannot run again"),
     t(Waiting, Canceled, "cancel"),
-    t(Paused, Pending, "items in: continuation; or resumed with untaken input"),
+    t(
+        Paused,
+        Pending,
+        "items in: continuation; or resumed with untaken input",
+    ),
     t(Paused, Idle, "interrupt, runtime resume"),
     t(Paused, Completed, "complete"),
     t(Paused, Failed, "the session cannot run again"),

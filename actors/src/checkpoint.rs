@@ -1,0 +1,3 @@
+//! Checkpoints: how a run gets back its disk and its past.
+
+pub mod plan;

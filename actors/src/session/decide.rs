@@ -1,0 +1,91 @@
+//! Every rule of a session: a plain function from state, facts and command to events.
+
+mod attempt;
+mod claim;
+mod draft;
+mod expire;
+mod park;
+mod people;
+mod turn;
+
+use super::command::{Command, Request};
+use super::decision::{Decision, Reply};
+use super::facts::{Facts, Receipt};
+use super::state::{About, State};
+use crate::code::{Code, Rejection};
+use crate::env::Env;
+use draft::Draft;
+
+pub use people::erased_reply;
+
+/// Decides one command.
+///
+/// # Errors
+/// The refusals of each command, by code. A refused command changes nothing.
+pub fn decide(
+    state: &State,
+    facts: &Facts,
+    command: &Command,
+    env: &Env<'_>,
+) -> Result<Decision, Rejection> {
+    let draft = Draft::new(state, env);
+    match command {
+        Command::Create(c) => people::create(draft, facts, c),
+        Command::Submit(s) => people::submit(draft, facts, s),
+        Command::Complete(r) => people::complete(draft, facts, r),
+        Command::Cancel(r) => people::cancel(draft, facts, r),
+        Command::Erase(r) => people::erase(draft, facts, r),
+        Command::Claim(c) => claim::claim(draft, facts, c),
+        Command::Attempt(call) => attempt::call(draft, facts, call),
+        Command::Expire(e) => expire::expire(draft, *e),
+    }
+}
+
+/// The session must exist for this caller: foreign and absent look alike.
+fn visible<'a>(state: &'a State, request: &Request) -> Result<&'a About, Rejection> {
+    let about = state
+        .about
+        .as_ref()
+        .filter(|a| a.workspace == request.workspace);
+    about.ok_or_else(|| not_found(state))
+}
+
+fn not_found(state: &State) -> Rejection {
+    Rejection::new(
+        Code::SessionNotFound,
+        format!("there is no session {} here", state.id),
+    )
+}
+
+/// The kept answer to this very request, if there is one.
+fn repeated(
+    facts: &Facts,
+    request: &Request,
+    env: &Env<'_>,
+) -> Result<Option<Decision>, Rejection> {
+    let Some(key) = request.receipt else {
+        return Ok(None);
+    };
+    let expired = |r: &Receipt| env.now_ms.saturating_sub(r.at_ms) > RECEIPT_MS_MAX;
+    match facts.receipt.as_ref().filter(|r| !expired(r)) {
+        None => Ok(None),
+        Some(r) if r.body == key.body => Ok(Some(Decision::answer(r.reply.clone()))),
+        Some(_) => Err(Code::IdempotencyConflict.into()),
+    }
+}
+
+/// How long the answer to an Idempotency-Key is kept: 7 days.
+pub const RECEIPT_MS_MAX: i64 = 7 * 24 * 3_600 * 1_000;
+
+impl Decision {
+    /// An answer that changes nothing.
+    pub(crate) fn answer(reply: Reply) -> Self {
+        Self {
+            events: Vec::new(),
+            rows: Vec::new(),
+            reply,
+            granted: None,
+            erase: false,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A runner gets the queued run.
+
+use super::draft::{Draft, Emit};
+use super::not_found;
+use crate::checkpoint::plan;
+use crate::code::{Code, Rejection};
+use crate::session::command::ClaimRun;
+use crate::session::decision::{Decision, Granted, Reply};
+use crate::session::event::{Author, AuthorKind, Cause, EventType, RunRef};
+use crate::session::facts::Facts;
+use crate::session::payload::{Body, RunClaimed, RunInputsTaken};
+use crate::session::state::{Answer, Phase, State};
+use crate::session::status::Status;
+
+/// Gives the offered run to the runner, and with it everything not yet taken.
+pub(super) fn claim(
+    mut draft: Draft<'_>,
+    facts: &Facts,
+    command: &ClaimRun,
+) -> Result<Decision, Rejection> {
+    let base = draft.base();
+    let about = base.about.as_ref().ok_or_else(|| not_found(base))?;
+    let queued =
+        |r: &&crate::session::state::LiveRun| r.id == command.run && r.phase == Phase::Queued;
+    let Some(run) = base.run.as_ref().filter(queued) else {
+        return Err(Rejection::new(
+            Code::ClaimNotFound,
+            "the run is no longer queued",
+        ));
+    };
+    let (now, limits) = (draft.env.now_ms, draft.env.limits);
+    let startup_deadline = after_s(now, limits.startup_s_max);
+    let deadline = after_s(startup_deadline, about.pin.max_duration_seconds);
+    let attempt = run.attempt + 1;
+    let run_ref = Some(RunRef {
+        id: run.id,
+        attempt,
+    });
+    let author = Author {
+        kind: AuthorKind::Runner,
+        id: command.runner.to_string(),
+    };
+    let resume = plan::plan(&plan::Past {
+        ever_started: base.ever_started,
+    });
+    let claimed = RunClaimed {
+        runner_id: command.runner,
+        claim_digest: command.token,
+        startup_deadline,
+        deadline,
+        resume: resume.clone(),
+    };
+    let id = draft.emit(
+        EventType::RunClaimed,
+        Emit::by(author, run_ref),
+        Body::RunClaimed(claimed),
+    );
+    draft.caused_by(Cause::Event(id));
+    draft.set_status(Status::Provisioning, "claim")?;
+    let new = take(&mut draft, facts);
+    draft.grant(Granted {
+        run: run.id,
+        attempt,
+        continues: run.continues,
+        startup_deadline_ms: startup_deadline,
+        deadline_ms: deadline,
+        resume,
+        pin: about.pin.clone(),
+    });
+    let mut inputs = facts.taken.clone();
+    inputs.extend(new);
+    inputs.sort_unstable_by_key(|a| a.seq);
+    inputs.dedup_by_key(|a| a.seq);
+    let mut reply = Reply::ok();
+    reply.inputs = Some(inputs);
+    Ok(draft.done(reply))
+}
+
+/// Takes everything untaken for the live run, visibly. Ascending; empty if there was nothing.
+pub(super) fn take(draft: &mut Draft<'_>, facts: &Facts) -> Vec<Answer> {
+    let new = untaken(draft.state(), facts);
+    if !new.is_empty() {
+        let run = draft.run_ref();
+        let event_ids = new.iter().map(|a| a.id).collect();
+        let body = Body::RunInputsTaken(RunInputsTaken { event_ids });
+        draft.emit(EventType::RunInputsTaken, Emit::system(run), body);
+    }
+    new
+}
+
+/// The messages and the waited-for answers that the live run has not taken.
+fn untaken(state: &State, facts: &Facts) -> Vec<Answer> {
+    let messages = state.untaken.into_iter().flat_map(|u| {
+        facts
+            .inputs
+            .iter()
+            .filter(move |a| a.seq >= u.first_seq)
+            .copied()
+    });
+    let answers = state.run.iter().flat_map(|r| r.answers.iter().copied());
+    let mut new: Vec<Answer> = messages.chain(answers).collect();
+    new.sort_unstable_by_key(|a| a.seq);
+    new.dedup_by_key(|a| a.seq);
+    new
+}
+
+fn after_s(ms: i64, seconds: u64) -> i64 {
+    let more = i64::try_from(seconds)
+        .unwrap_or(i64::MAX)
+        .saturating_mul(1_000);
+    ms.saturating_add(more)
+}

@@ -1,0 +1,191 @@
+//! Bodies of the claim protocol: `POST /v1/claims/{token}/{verb}`.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::agent::UsageContent;
+use super::json::{check_json, typed};
+use super::people::check_signal_name;
+use super::{Origin, RawEvent, parse_events};
+use crate::code::{Code, Rejection};
+use crate::session::command::{Park, ParkOn, Settle, Verb};
+use crate::session::payload::{Compute, Outcome, RunError};
+
+/// Most things one park waits for.
+pub(super) const PARK_WAITS_MAX: usize = 64;
+/// Longest error code and message of a run, bytes.
+const ERROR_BYTES_MAX: usize = 16 << 10;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bare {
+    #[serde(default)]
+    n: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Events<'a> {
+    #[serde(default)]
+    n: Option<u64>,
+    #[serde(borrow)]
+    events: Vec<RawEvent<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadyBody<'a> {
+    #[serde(default)]
+    n: Option<u64>,
+    /// A handle of the runner's own for its sandbox; not kept by this version.
+    #[serde(borrow, default, rename = "sandbox_ref")]
+    _sandbox_ref: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ParkBody {
+    #[serde(default)]
+    n: Option<u64>,
+    waiting_on: Vec<ParkOn>,
+    compute: Compute,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettleBody {
+    #[serde(default)]
+    n: Option<u64>,
+    outcome: Outcome,
+    #[serde(default)]
+    error: Option<RunError>,
+    #[serde(default)]
+    usage: Option<UsageContent>,
+    #[serde(default)]
+    session_failed: bool,
+}
+
+/// Reads the body of one call; an empty body is `{}`.
+///
+/// # Errors
+/// `request.body_invalid`, `request.field_unknown`, `request.field_invalid`, the codes of
+/// [`parse_events`], `run.park_without_cause`; `request.route_unknown` for an unknown verb.
+pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rejection> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    check_json(body)?;
+    let (n, verb) = match verb {
+        "ready" => {
+            let b: ReadyBody<'_> = typed(body)?;
+            (b.n, Verb::Ready)
+        }
+        "heartbeat" => (typed::<Bare>(body)?.n, Verb::Heartbeat),
+        "inputs" => (typed::<Bare>(body)?.n, Verb::Inputs),
+        "release" => (typed::<Bare>(body)?.n, Verb::Release),
+        "events" => {
+            let b: Events<'_> = typed(body)?;
+            (b.n, Verb::Events(parse_events(Origin::Runner, &b.events)?))
+        }
+        "park" => {
+            let b: ParkBody = typed(body)?;
+            b.waiting_on.iter().try_for_each(check_park)?;
+            if b.waiting_on.is_empty() {
+                return Err(Code::ParkWithoutCause.into());
+            }
+            if b.waiting_on.len() > PARK_WAITS_MAX {
+                return Err(invalid(format!(
+                    "a park waits for at most {PARK_WAITS_MAX} things"
+                )));
+            }
+            let twice =
+                |(i, w): (usize, &ParkOn)| b.waiting_on.iter().skip(i + 1).any(|o| same(w, o));
+            if b.waiting_on.iter().enumerate().any(twice) {
+                return Err(invalid("`waiting_on` names the same thing twice"));
+            }
+            let digest = digest(body);
+            let park = Park {
+                waiting_on: b.waiting_on,
+                compute: b.compute,
+                body: digest,
+            };
+            (b.n, Verb::Park(park))
+        }
+        "settle" => {
+            let b: SettleBody = typed(body)?;
+            (b.n, Verb::Settle(settle(b, body)?))
+        }
+        _ => {
+            let detail = format!("a claim has no verb `{verb}`");
+            return Err(Rejection::new(Code::RouteUnknown, detail));
+        }
+    };
+    if n == Some(0) {
+        return Err(invalid("`n` counts from 1"));
+    }
+    Ok((n, verb))
+}
+
+fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {
+    if !matches!(b.outcome, Outcome::Succeeded | Outcome::Failed) {
+        return Err(invalid("a runner settles with `succeeded` or `failed`"));
+    }
+    if let Some(e) = &b.error {
+        if b.outcome == Outcome::Succeeded {
+            return Err(invalid("`error` goes with `failed`"));
+        }
+        if e.code.is_empty() || e.code.len() + e.message.len() > ERROR_BYTES_MAX {
+            return Err(invalid(format!(
+                "`error` has a code, and at most {ERROR_BYTES_MAX} bytes"
+            )));
+        }
+    }
+    Ok(Settle {
+        outcome: b.outcome,
+        error: b.error,
+        usage: b.usage.map(Into::into).unwrap_or_default(),
+        session_failed: b.session_failed,
+        body: digest(body),
+    })
+}
+
+fn check_park(on: &ParkOn) -> Result<(), Rejection> {
+    let items = [on.question_id, on.approval_id, on.tool_use_id]
+        .iter()
+        .flatten()
+        .count();
+    let named = items + usize::from(on.signal.is_some()) + usize::from(on.budget.is_some());
+    if named != 1 {
+        return Err(invalid(
+            "each entry of `waiting_on` names exactly one thing",
+        ));
+    }
+    if let Some(name) = &on.signal {
+        check_signal_name(name)?;
+    }
+    if on.budget == Some(false) {
+        return Err(invalid("`budget` can only be true"));
+    }
+    match on.timeout_ms {
+        None => Ok(()),
+        Some(0) => Err(invalid("`timeout_ms` must be at least 1")),
+        Some(_) if on.signal.is_some() => Ok(()),
+        Some(_) => Err(invalid("`timeout_ms` goes with `signal`")),
+    }
+}
+
+fn same(a: &ParkOn, b: &ParkOn) -> bool {
+    let item = |w: &ParkOn| w.question_id.or(w.approval_id).or(w.tool_use_id);
+    item(a) == item(b) && a.signal == b.signal && a.budget == b.budget
+}
+
+fn digest(body: &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    blake3::Hasher::new()
+        .update(body)
+        .finalize_xof()
+        .fill(&mut out);
+    out
+}
+
+fn invalid(detail: impl Into<String>) -> Rejection {
+    Rejection::new(Code::FieldInvalid, detail)
+}
