@@ -163,9 +163,9 @@ fn write(draft: &mut Draft<'_>, run: &LiveRun, events: &[Input]) -> Result<Reply
     let mut body = draft.accepted(&ids);
     // Only usage moves the budget, and folding is not free: the common call does not ask.
     if usage && draft.state().budget_exceeded() {
-        body["budget_exceeded"] = json!(true);
+        body.insert("budget_exceeded".to_owned(), json!(true));
     }
-    Ok(Reply::json(202, &body))
+    Ok(Reply::json(202, &body.into()))
 }
 
 fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection> {

@@ -1,7 +1,7 @@
 //! A decision in the making: events numbered as they will be stored, the state after them.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::code::{Code, Rejection};
 use crate::env::Env;
@@ -250,8 +250,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// `{events: [{id, seq, type}], last_seq}` for the events with these ids.
-    pub(super) fn accepted(&self, ids: &[EventId]) -> Value {
+    /// `{events: [{id, seq, type}]}` for the events with these ids.
+    pub(super) fn accepted(&self, ids: &[EventId]) -> Map<String, Value> {
         let first = self.base.last_seq + 1;
         let event = |id: &EventId| {
             let at = usize::try_from(id.seq().saturating_sub(first)).ok();
@@ -260,7 +260,7 @@ impl<'a> Draft<'a> {
                 .map(|e| e.event.header.kind.text());
             json!({"id": id, "seq": id.seq(), "type": kind})
         };
-        json!({"events": ids.iter().map(event).collect::<Vec<_>>()})
+        Map::from_iter([("events".to_owned(), ids.iter().map(event).collect())])
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn submit(
         return Err(Code::BatchEmpty.into());
     }
     let ids = accept_all(&mut draft, facts, &s.request, &s.events)?;
-    let reply = Reply::json(202, &draft.accepted(&ids));
+    let reply = Reply::json(202, &draft.accepted(&ids).into());
     Ok(draft.done_for(&s.request, reply))
 }
 

@@ -1,0 +1,314 @@
+use longhaul_actors::code::Code;
+use longhaul_actors::session::command::Expiry;
+use longhaul_actors::session::event::EventType as E;
+use longhaul_actors::session::payload::{Body, ItemState, Outcome};
+use longhaul_actors::session::state::Phase;
+use longhaul_actors::session::status::Status;
+use serde_json::json;
+
+use crate::kit::{Boxed, body};
+
+#[test]
+fn a_released_park_continues_when_all_items_are_in() {
+    let (mut b, token) = Boxed::running();
+    let q = b.open(token, "agent.question");
+    let a = b.open(token, "agent.action_approval_requested");
+    let park =
+        json!({"waiting_on": [{"question_id": q}, {"approval_id": a}], "compute": "released"});
+    let parked = b.call(token, "park", park.clone()).expect("park");
+    assert_eq!(body(&parked)["state"], "parked");
+    assert_eq!(b.state.status, Status::Paused);
+    assert!(
+        b.log.last().is_some_and(|e| e.event.header.boundary),
+        "a park is a boundary"
+    );
+    assert_eq!(
+        b.call(token, "park", park),
+        Ok(parked),
+        "an identical retry"
+    );
+    b.message("meanwhile").expect("a message does not answer");
+    b.submit(&[(
+        "user.action_approval",
+        json!({"approval_id": a, "decision": "granted"}),
+    )])
+    .expect("grant");
+    assert_eq!(b.state.status, Status::Paused);
+    let before = b.state.last_seq;
+    let old = b.state.run.as_ref().map(|r| r.id);
+    b.submit(&[(
+        "user.question_answer",
+        json!({"question_id": q, "answers": [["a"]]}),
+    )])
+    .expect("answer");
+    let types = [
+        E::UserQuestionAnswer,
+        E::ItemClosed,
+        E::SessionStatus,
+        E::RunSettled,
+        E::RunQueued,
+    ];
+    assert_eq!(b.types_after(before), types);
+    assert_eq!(
+        b.state.last_run.as_ref().map(|r| r.outcome),
+        Some(Outcome::Continued)
+    );
+    let settled = b
+        .log
+        .iter()
+        .rev()
+        .find(|e| e.event.header.kind == E::RunSettled)
+        .expect("settled");
+    assert!(
+        !settled.event.header.boundary,
+        "a continued run is no boundary"
+    );
+    assert_eq!(b.state.run.as_ref().map(|r| r.continues), Some(old));
+    b.claim().expect("claim");
+    let taken = b.last(|body| match body {
+        Body::RunInputsTaken(t) => Some(t.event_ids.len()),
+        _ => None,
+    });
+    assert_eq!(taken, Some(3), "the grant, the message, the answer");
+    let refusal = b.refused(Code::ItemNotOpen, |b| {
+        b.submit(&[(
+            "user.question_answer",
+            json!({"question_id": q, "answers": [["b"]]}),
+        )])
+    });
+    assert_eq!(refusal.extras["state"], "answered");
+}
+
+#[test]
+fn a_held_park_goes_on_in_the_same_attempt() {
+    let (mut b, token) = Boxed::running();
+    let t = b.open(token, "agent.custom_tool_use");
+    b.call(
+        token,
+        "park",
+        json!({"waiting_on": [{"tool_use_id": t}], "compute": "held"}),
+    )
+    .expect("park");
+    assert_eq!(b.state.status, Status::Waiting);
+    let none = b.call(token, "inputs", json!({})).expect("inputs");
+    assert_eq!(none.inputs, Some(Vec::new()));
+    b.call(token, "heartbeat", json!({}))
+        .expect("the claim is held");
+    b.submit(&[(
+        "user.custom_tool_result",
+        json!({"tool_use_id": t, "output": {"x": 1}}),
+    )])
+    .expect("result");
+    assert_eq!(b.state.status, Status::Running);
+    let some = b.call(token, "inputs", json!({})).expect("inputs");
+    assert_eq!(some.inputs.map(|i| i.len()), Some(1));
+    assert_eq!(b.state.run.as_ref().map(|r| r.attempt), Some(1));
+}
+
+#[test]
+fn held_compute_is_let_go_by_time_loss_or_release_and_stays_parked() {
+    for how in ["hold", "lease", "release"] {
+        let (mut b, token) = Boxed::running();
+        let t = b.open(token, "agent.custom_tool_use");
+        b.call(
+            token,
+            "park",
+            json!({"waiting_on": [{"tool_use_id": t}], "compute": "held"}),
+        )
+        .expect("park");
+        let parked_seq = b.state.run.as_ref().map_or(0, |r| r.parked_seq);
+        match how {
+            "hold" => drop(b.expire(Expiry::Hold { parked_seq })),
+            "lease" => drop(b.expire(Expiry::Lease(token.digest()))),
+            _ => drop(b.call(token, "release", json!({})).expect("release")),
+        }
+        assert_eq!(b.state.status, Status::Paused, "{how}");
+        assert_eq!(
+            b.state.run.as_ref().map(|r| (r.phase, r.lost)),
+            Some((Phase::Parked, 0))
+        );
+        b.refused(Code::ClaimLost, |b| b.call(token, "heartbeat", json!({})));
+        b.submit(&[(
+            "user.custom_tool_result",
+            json!({"tool_use_id": t, "output": 1}),
+        )])
+        .expect("result");
+        assert_eq!(
+            b.state.run.as_ref().map(|r| r.phase),
+            Some(Phase::Queued),
+            "{how}"
+        );
+    }
+}
+
+#[test]
+fn what_is_answered_already_is_not_waited_for() {
+    let (mut b, token) = Boxed::running();
+    let q = b.open(token, "agent.question");
+    b.submit(&[("user.question_answer", json!({"answers": [["a"]]}))])
+        .expect("the only open one");
+    let park = json!({"waiting_on": [{"question_id": q}], "compute": "released"});
+    let reply = b.call(token, "park", park).expect("park");
+    assert_eq!(body(&reply)["state"], "ready");
+    assert_eq!(reply.inputs.map(|i| i.len()), Some(1));
+    assert_eq!(b.state.status, Status::Running);
+    b.call(token, "heartbeat", json!({}))
+        .expect("the same claim goes on");
+}
+
+#[test]
+fn a_partly_answered_park_waits_for_the_rest_and_hands_over_all() {
+    let (mut b, token) = Boxed::running();
+    let q1 = b.open(token, "agent.question");
+    let q2 = b.open(token, "agent.question");
+    let answer = |q| {
+        [(
+            "user.question_answer",
+            json!({"question_id": q, "answers": [["a"]]}),
+        )]
+    };
+    b.submit(&answer(q1)).expect("first");
+    let both =
+        json!({"waiting_on": [{"question_id": q1}, {"question_id": q2}], "compute": "released"});
+    b.call(token, "park", both).expect("park");
+    assert_eq!(b.state.status, Status::Paused);
+    b.submit(&answer(q2)).expect("second");
+    b.claim().expect("claim");
+    let taken = b.last(|body| match body {
+        Body::RunInputsTaken(t) => Some(t.event_ids.len()),
+        _ => None,
+    });
+    assert_eq!(taken, Some(2));
+}
+
+#[test]
+fn a_park_needs_a_cause_outside_the_run() {
+    let (mut b, token) = Boxed::running();
+    let park = |on: serde_json::Value| json!({"waiting_on": on, "compute": "released"});
+    b.refused(Code::ParkWithoutCause, |b| {
+        b.call(token, "park", park(json!([])))
+    });
+    let unknown = format!("evt_{:032x}", 3);
+    b.refused(Code::ParkWithoutCause, |b| {
+        b.call(token, "park", park(json!([{"question_id": unknown}])))
+    });
+    let own = b.open(token, "agent.tool_use");
+    b.refused(Code::ParkWithoutCause, |b| {
+        b.call(token, "park", park(json!([{"tool_use_id": own}])))
+    });
+    for bad in [
+        json!([{}]),
+        json!([{"signal": "s", "budget": true}]),
+        json!([{"signal": "s", "timeout_ms": 0}]),
+        json!([{"budget": true, "timeout_ms": 5}]),
+        json!([{"signal": "s"}, {"signal": "s"}]),
+        json!([{"signal": ""}]),
+    ] {
+        b.refused(Code::FieldInvalid, |b| {
+            b.call(token, "park", park(bad.clone()))
+        });
+    }
+}
+
+#[test]
+fn an_answer_without_an_id_must_be_unambiguous() {
+    let (mut b, token) = Boxed::running();
+    b.open(token, "agent.question");
+    b.open(token, "agent.question");
+    let refusal = b.refused(Code::ItemAmbiguous, |b| {
+        b.submit(&[("user.question_answer", json!({"dismissed": true}))])
+    });
+    assert_eq!(
+        refusal.extras["open_item_ids"].as_array().map(Vec::len),
+        Some(2)
+    );
+    b.refused(Code::ItemNotOpen, |b| {
+        b.submit(&[("user.action_approval", json!({"decision": "denied"}))])
+    });
+}
+
+#[test]
+fn interrupt_while_parked_cancels_the_items() {
+    let (mut b, token) = Boxed::running();
+    let q = b.open(token, "agent.question");
+    b.call(
+        token,
+        "park",
+        json!({"waiting_on": [{"question_id": q}], "compute": "released"}),
+    )
+    .expect("park");
+    b.interrupt().expect("interrupt");
+    assert_eq!(b.state.status, Status::Idle);
+    let state = b.last(|body| match body {
+        Body::ItemClosed(c) => Some(c.state),
+        _ => None,
+    });
+    assert_eq!(state, Some(ItemState::Cancelled));
+    let refusal = b.refused(Code::ItemNotOpen, |b| {
+        b.submit(&[(
+            "user.question_answer",
+            json!({"question_id": q, "answers": []}),
+        )])
+    });
+    assert_eq!(refusal.extras["state"], "cancelled");
+    let refusal = b.refused(Code::ClaimLost, |b| b.call(token, "heartbeat", json!({})));
+    assert_eq!(refusal.extras["reason"], "parked");
+}
+
+#[test]
+fn signals_are_kept_until_consumed_first_in_first_out() {
+    let (mut b, token) = Boxed::running();
+    for i in 0..2 {
+        b.submit(&[("user.signal", json!({"name": "go", "payload": i}))])
+            .expect("signal");
+    }
+    let first = b.state.signals[0].id;
+    let park = json!({"waiting_on": [{"signal": "go"}], "compute": "held"});
+    let reply = b.call(token, "park", park.clone()).expect("park");
+    assert_eq!(body(&reply)["state"], "ready");
+    assert_eq!(
+        reply.inputs.as_ref().and_then(|i| i.first()).map(|a| a.id),
+        Some(first)
+    );
+    b.call(token, "park", park.clone()).expect("the second one");
+    b.call(token, "park", park).expect("now it waits");
+    assert_eq!(b.state.status, Status::Waiting);
+    b.submit(&[("user.signal", json!({"name": "other"}))])
+        .expect("another");
+    assert_eq!(b.state.status, Status::Waiting);
+    b.submit(&[("user.signal", json!({"name": "go"}))])
+        .expect("wakes");
+    assert_eq!(b.state.status, Status::Running);
+    assert_eq!(b.state.signals.len(), 1);
+}
+
+#[test]
+fn a_wait_for_a_signal_ends_by_time() {
+    let (mut b, token) = Boxed::running();
+    let park = json!({"waiting_on": [{"signal": "go", "timeout_ms": 500}], "compute": "released"});
+    b.call(token, "park", park).expect("park");
+    let parked_seq = b.state.run.as_ref().map_or(0, |r| r.parked_seq);
+    b.expire(Expiry::Wait {
+        parked_seq: parked_seq + 1,
+        index: 0,
+    });
+    b.expire(Expiry::Wait {
+        parked_seq,
+        index: 7,
+    });
+    assert_eq!(
+        b.state.status,
+        Status::Paused,
+        "expiries of another park change nothing"
+    );
+    b.expire(Expiry::Wait {
+        parked_seq,
+        index: 0,
+    });
+    let closed = b.last(|body| match body {
+        Body::ItemClosed(c) => Some((c.state, c.signal.clone())),
+        _ => None,
+    });
+    assert_eq!(closed, Some((ItemState::Expired, Some("go".to_owned()))));
+    assert_eq!(b.state.run.as_ref().map(|r| r.phase), Some(Phase::Queued));
+}

@@ -1,0 +1,502 @@
+//! Stored forms, byte for byte: what was once written stays readable for ever.
+//!
+//! A new event type without its file fails. `UPDATE_GOLDEN=1` writes files that are missing or
+//! differ: only for forms that were never released.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use longhaul_actors::codec;
+use longhaul_actors::ids::*;
+use longhaul_actors::rows;
+use longhaul_actors::session::decision::Reply;
+use longhaul_actors::session::event::*;
+use longhaul_actors::session::facts::*;
+use longhaul_actors::session::history::RunRow;
+use longhaul_actors::session::payload::*;
+use longhaul_actors::session::projection::*;
+use longhaul_actors::session::state::*;
+use longhaul_actors::session::status::Status;
+use longhaul_actors::session::stored::{event_of, new_record};
+use longhaul_storage::{ContentState, Record};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for line in bytes.chunks(32) {
+        line.iter()
+            .for_each(|b| write!(out, "{b:02x}").expect("a string takes all"));
+        out.push('\n');
+    }
+    out
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: String = text.split_whitespace().collect();
+    let pairs = (0..digits.len()).step_by(2);
+    pairs
+        .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).expect("hex"))
+        .collect()
+}
+
+/// The golden bytes of `name`, which must be `bytes`.
+fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = folder().join(format!("{name}.hex"));
+    let found = std::fs::read_to_string(&path).map(|t| unhex(&t));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() && found.as_deref().ok() != Some(bytes) {
+        std::fs::create_dir_all(folder()).expect("folder");
+        std::fs::write(&path, hex(bytes)).expect("write");
+        return bytes.to_vec();
+    }
+    let found = found.unwrap_or_else(|e| panic!("{name} has no golden file: {e}"));
+    assert_eq!(hex(&found), hex(bytes), "the stored form of {name} changed");
+    found
+}
+
+fn event_id(seq: u64) -> EventId {
+    EventId::with_seq([0x11; 16], seq)
+}
+
+fn sample_pin() -> Pin {
+    Pin {
+        agent_deployment: DeploymentId([1; 16]),
+        agent_deployment_revision_number: 7,
+        harness_revision: HarnessRevision([2; 16]),
+        sandbox_profile_revision: SandboxRevision([3; 16]),
+        external: true,
+        max_duration_seconds: 120,
+    }
+}
+
+fn usage() -> Usage {
+    Usage {
+        input_tokens: 1,
+        output_tokens: 2,
+        cache_read_tokens: 3,
+        cache_write_tokens: 4,
+        cost_micros: 5,
+    }
+}
+
+fn trigger() -> Trigger {
+    Trigger {
+        kind: TriggerKind::Continuation,
+        event_id: Some(event_id(2)),
+    }
+}
+
+/// A body of every type that has one; the others are opaque.
+fn body(kind: EventType) -> Body {
+    match kind {
+        EventType::SessionCreated => Body::SessionCreated(Box::new(SessionCreated {
+            workspace: WorkspaceRef(WorkspaceId([8; 16])),
+            principal: "ann".into(),
+            pin: sample_pin(),
+            metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!("v"))]),
+            budget: Some(Budget {
+                cost_micros_max: Some(9),
+                tokens_max: None,
+            }),
+        })),
+        EventType::SessionUpdated => Body::SessionUpdated(SessionUpdated {
+            metadata: None,
+            budget: Some(Budget {
+                cost_micros_max: None,
+                tokens_max: Some(10),
+            }),
+        }),
+        EventType::SessionStatus => Body::SessionStatus(SessionStatus {
+            from: Status::Pending,
+            to: Status::Provisioning,
+            reason: "claim".into(),
+        }),
+        EventType::SessionLimitWarning => Body::SessionLimitWarning(SessionLimitWarning {
+            events: 50,
+            events_max: 100,
+            percent: 50,
+        }),
+        EventType::RunQueued => Body::RunQueued(RunQueued {
+            trigger: trigger(),
+            continues: Some(RunId([6; 16])),
+        }),
+        EventType::RunClaimed => Body::RunClaimed(RunClaimed {
+            runner_id: RunnerId([4; 16]),
+            claim_digest: TokenDigest([5; 16]),
+            startup_deadline: 1_060_000,
+            deadline: 1_180_000,
+            resume: ResumePlan::EventLogRebuild {
+                reason: RebuildReason::NoCheckpoint,
+            },
+        }),
+        EventType::RunStarted => Body::RunStarted(RunStarted {
+            resume: ResumePlan::Fresh,
+            agent_deployment: DeploymentId([1; 16]),
+            agent_deployment_revision_number: 7,
+            harness_revision: HarnessRevision([2; 16]),
+            sandbox_profile_revision: SandboxRevision([3; 16]),
+        }),
+        EventType::RunInputsTaken => Body::RunInputsTaken(RunInputsTaken {
+            event_ids: vec![event_id(2), event_id(3)],
+        }),
+        EventType::RunRequeued => Body::RunRequeued(RunRequeued {
+            reason: RequeueReason::Lease,
+            next_attempt: 2,
+            attempts_lost: 1,
+            not_before: 1_001_000,
+        }),
+        EventType::RunParked => Body::RunParked(RunParked {
+            waiting_on: vec![
+                WaitingOn::Question {
+                    question_id: event_id(5),
+                },
+                WaitingOn::Approval {
+                    approval_id: event_id(6),
+                },
+                WaitingOn::ToolUse {
+                    tool_use_id: event_id(7),
+                },
+                WaitingOn::Signal {
+                    signal: "go".into(),
+                    expires_at: Some(1_002_000),
+                },
+                WaitingOn::Budget { budget: true },
+            ],
+            compute: Compute::Held,
+            released_by: None,
+            hold_until: Some(1_300_000),
+            already_in: vec![(0, Some(event_id(8)))],
+        }),
+        EventType::RunSettled => Body::RunSettled(RunSettled {
+            outcome: Outcome::Failed,
+            error: Some(RunError {
+                code: "a.b".into(),
+                message: "c".into(),
+            }),
+            usage: usage(),
+            cost: 5,
+        }),
+        EventType::ItemClosed => Body::ItemClosed(ItemClosed {
+            item_id: event_id(5),
+            state: ItemState::Granted,
+            by: "ann".into(),
+            answer_id: Some(event_id(8)),
+            signal: None,
+        }),
+        EventType::SignalConsumed => Body::SignalConsumed(SignalConsumed {
+            signal_id: event_id(9),
+            name: "go".into(),
+        }),
+        EventType::UsageRecorded => Body::UsageRecorded(usage()),
+        _ => Body::Opaque,
+    }
+}
+
+#[test]
+fn every_event_type_has_a_golden_record() {
+    let (mut tags, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for (kind, tag) in EventType::ALL {
+        assert!(tags.insert(*tag, kind).is_none(), "tag {tag} twice");
+        assert!(
+            names.insert(kind.text(), *tag).is_none(),
+            "{} twice",
+            kind.text()
+        );
+        assert_eq!(EventType::from_tag(*tag), Some(*kind));
+        let body = body(*kind);
+        let content = match &body {
+            Body::Opaque => Bytes::from_static(br#"{"text":"\u00e9"}"#),
+            known => known.to_json(),
+        };
+        let header = Header {
+            kind: *kind,
+            version: 1,
+            id: event_id(4),
+            created_at_ms: 1_000_000,
+            author: Author::principal("ann"),
+            cause: Cause::Event(event_id(3)),
+            run: Some(RunRef {
+                id: RunId([6; 16]),
+                attempt: 2,
+            }),
+            boundary: true,
+            refers: Some(event_id(2)),
+            label: Some("go".into()),
+        };
+        let event = Event {
+            seq: 4,
+            header,
+            body,
+        };
+        let record = new_record(&NewEvent {
+            event: event.clone(),
+            content: content.clone(),
+        });
+        let name = kind.text();
+        let record = Record {
+            seq: 4,
+            header: golden(&format!("{name}.header"), &record.header).into(),
+            content: golden(&format!("{name}.content"), &content).into(),
+            content_state: ContentState::Present,
+            key_id: 0,
+            hash: [0; 32],
+        };
+        assert_eq!(event_of(&record), Ok(event), "{name} reads back");
+    }
+    // Retired or renamed types keep their files, and so their tags.
+    let files = std::fs::read_dir(folder()).expect("folder").filter(|f| {
+        let name = f
+            .as_ref()
+            .expect("entry")
+            .file_name()
+            .to_string_lossy()
+            .into_owned();
+        name.ends_with(".header.hex")
+    });
+    assert_eq!(files.count(), EventType::ALL.len());
+}
+
+fn stored<T: bincode::Encode + bincode::Decode<()> + PartialEq + std::fmt::Debug>(
+    name: &str,
+    value: &T,
+) {
+    let bytes = golden(name, &codec::encode(value));
+    assert_eq!(
+        codec::decode::<T>(&bytes).as_ref(),
+        Ok(value),
+        "{name} reads back"
+    );
+    for cut in 0..bytes.len() {
+        assert!(
+            codec::decode::<T>(&bytes[..cut]).is_err(),
+            "{name} cut at {cut}"
+        );
+    }
+    let mut newer = bytes.clone();
+    newer[0] += 1;
+    assert!(
+        codec::decode::<T>(&newer).is_err(),
+        "{name} of a newer version"
+    );
+    let longer = [bytes, vec![0]].concat();
+    assert!(
+        codec::decode::<T>(&longer).is_err(),
+        "{name} with a byte too many"
+    );
+}
+
+fn answer() -> Answer {
+    Answer {
+        seq: 8,
+        id: event_id(8),
+    }
+}
+
+fn reply() -> Reply {
+    Reply {
+        status: 202,
+        body: b"{}".to_vec(),
+        inputs: Some(vec![answer()]),
+    }
+}
+
+fn state() -> State {
+    let mut state = State::new(SessionId([9; 16]));
+    state.last_seq = 20;
+    state.about = Some(About {
+        workspace: WorkspaceRef::DEFAULT,
+        principal: "ann".into(),
+        pin: sample_pin(),
+        metadata_json: "{}".into(),
+        budget: Some(Budget {
+            cost_micros_max: Some(1),
+            tokens_max: Some(2),
+        }),
+    });
+    state.status = Status::Waiting;
+    state.created_at_ms = 1;
+    state.updated_at_ms = 2;
+    state.untaken = Some(Untaken {
+        first_seq: 18,
+        first_id: event_id(18),
+        count: 2,
+    });
+    state.run = Some(LiveRun {
+        id: RunId([6; 16]),
+        queued_seq: 3,
+        queued_at_ms: 3,
+        trigger: trigger(),
+        continues: None,
+        attempt: 2,
+        lost: 1,
+        phase: Phase::Waiting,
+        not_before_ms: 4,
+        claim: Some(Claim {
+            token: TokenDigest([5; 16]),
+            runner: RunnerId([4; 16]),
+            claimed_at_ms: 5,
+            startup_deadline_ms: 6,
+            deadline_ms: 7,
+            resume: ResumePlan::Fresh,
+        }),
+        waits: vec![Wait {
+            on: WaitingOn::Signal {
+                signal: "go".into(),
+                expires_at: None,
+            },
+            done: false,
+        }],
+        parked_seq: 10,
+        parked_id: event_id(10),
+        hold_until_ms: 8,
+        answers: vec![answer()],
+        usage: usage(),
+    });
+    state.last_run = Some(SettledRun {
+        id: RunId([7; 16]),
+        queued_seq: 2,
+        queued_at_ms: 1,
+        settled_at_ms: 2,
+        trigger: Trigger {
+            kind: TriggerKind::Message,
+            event_id: None,
+        },
+        continues: Some(RunId([6; 16])),
+        attempt: 1,
+        outcome: Outcome::Continued,
+        error: None,
+        usage: usage(),
+        answers: Vec::new(),
+    });
+    state.items.insert(
+        9,
+        Item {
+            kind: ItemKind::CustomTool,
+            id: event_id(9),
+            attempt: 2,
+        },
+    );
+    state.signals.push_back(Signal {
+        name: "s".into(),
+        seq: 11,
+        id: event_id(11),
+    });
+    state.usage = usage();
+    state.ever_started = true;
+    state.warned_percent = 50;
+    state
+}
+
+#[test]
+fn every_stored_row_has_a_golden_form() {
+    stored("state", &state());
+    stored(
+        "row.run",
+        &RunRow {
+            id: RunId([6; 16]),
+            state: "settled".into(),
+            attempt: 2,
+            trigger: trigger(),
+            continues: None,
+            outcome: Some(Outcome::Succeeded),
+            error: Some(RunError {
+                code: "a.b".into(),
+                message: "c".into(),
+            }),
+            usage: usage(),
+            queued_at_ms: 1,
+            settled_at_ms: Some(2),
+        },
+    );
+    stored(
+        "row.item",
+        &ItemFact {
+            state: Some(ItemState::Denied),
+            answer: Some(answer()),
+        },
+    );
+    stored(
+        "row.receipt",
+        &Receipt {
+            body: [1; 16],
+            reply: reply(),
+            at_ms: 3,
+        },
+    );
+    stored(
+        "row.call",
+        &StoredCall {
+            verb: "events".into(),
+            reply: reply(),
+        },
+    );
+    stored(
+        "row.ended",
+        &EndedClaim {
+            reason: LostReason::Settled,
+            outcome: Some(Outcome::Failed),
+            body: [2; 16],
+            reply: Some(reply()),
+        },
+    );
+    let rows = Projection::of(&state()).rows();
+    let mut text = String::new();
+    for (key, value) in rows {
+        writeln!(text, "{}{}", hex(&key), hex(&value)).expect("a string takes all");
+    }
+    golden("rows.current", text.as_bytes());
+}
+
+#[test]
+fn keys_sort_as_numbers_do() {
+    let due = |due_ms, parked_seq, wait| {
+        rows::timer(&TimerRow {
+            due_ms,
+            session: SessionId([9; 16]),
+            parked_seq,
+            wait,
+        })
+    };
+    let ascending = [
+        due(-5, 1, None),
+        due(0, 2, None),
+        due(99_999, 1, None),
+        due(100_000, 1, None),
+        due(100_000, 1, Some(0)),
+        due(100_000, 1, Some(9)),
+        due(100_000, 2, None),
+        due(i64::from(i32::MAX), 1, None),
+        due(i64::MAX, 1, None),
+    ];
+    assert!(ascending.windows(2).all(|w| w[0] < w[1]));
+    let seqs = [
+        1,
+        9_999,
+        10_000,
+        99_999,
+        100_000,
+        (1 << 31) - 2,
+        1 << 31,
+        (1 << 32) - 2,
+        1 << 32,
+    ];
+    assert!(seqs.windows(2).all(|w| rows::at(w[0]) < rows::at(w[1])));
+    assert!(
+        seqs.windows(2)
+            .all(|w| rows::taken(w[0], u64::MAX) < rows::taken(w[1], 0))
+    );
+    let token = TokenDigest([5; 16]);
+    let call = |n| rows::call(SessionId([9; 16]), token, n);
+    assert!(seqs.windows(2).all(|w| call(w[0]) < call(w[1])));
+    assert!(call(1).starts_with(&rows::calls(SessionId([9; 16]), token)));
+}
