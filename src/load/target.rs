@@ -13,7 +13,7 @@ use crate::cli::exit::{CliError, Exit};
 /// Longest wait of one poll for claims.
 pub(crate) const CLAIM_WAIT: Duration = Duration::from_secs(2);
 /// Events asked for on one page of the check.
-const PAGE_EVENTS: usize = 1000;
+pub(crate) const PAGE_EVENTS: usize = 1000;
 
 /// What is driven.
 #[derive(Debug, Clone)]
