@@ -144,7 +144,7 @@ fn write_all(db: &DB, mut rows: mpsc::Receiver<Row>, value: &[u8]) -> Result<(),
         for (key, _) in &drained {
             batch.put(key.to_be_bytes(), value);
         }
-        db.write_opt(&batch, &durable).map_err(|e| e.to_string())?;
+        db.write_opt(batch, &durable).map_err(|e| e.to_string())?;
         for (_, answer) in drained.drain(..) {
             // A producer that stopped waiting is no error.
             let _ = answer.send(());
