@@ -208,6 +208,9 @@ pub enum AppendError {
         /// What the engine said.
         cause: String,
     },
+    /// The stream's end, or a row of a condition, could not be read; nothing was written.
+    #[error("the write could not be checked: {0}")]
+    Unreadable(#[source] ReadError),
     /// A write that breaks the log's own rules (a bug of the caller); nothing was written.
     #[error("malformed write: {0}")]
     Malformed(&'static str),

@@ -1,0 +1,96 @@
+//! Tests of the durable engine.
+
+mod conformance;
+mod format;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rocksdb::{DB, WriteBatch};
+
+use super::*;
+use crate::log::{
+    AppendError, Appended, Condition, ContentState, Expect, NewRecord, RowChange, StreamWrite,
+};
+
+/// A fault in place of a write.
+#[derive(Debug)]
+pub(crate) enum Injected {
+    /// Fails with this message; nothing is written.
+    Before(&'static str),
+    /// Fails with this message although it is written.
+    After(&'static str),
+}
+
+/// Gives the batch back to be written, unless a fault is due.
+pub(crate) fn inject(
+    shared: &Shared,
+    db: &DB,
+    batch: WriteBatch,
+    before: u64,
+) -> Result<WriteBatch, recover::Failure> {
+    let fault = shared.injected.lock().unwrap().pop_front();
+    let cause = match fault {
+        None => return Ok(batch),
+        Some(Injected::Before(cause)) => cause,
+        Some(Injected::After(cause)) => {
+            db.write(batch).unwrap();
+            cause
+        }
+    };
+    Err(recover::Failure {
+        cause: cause.into(),
+        before,
+    })
+}
+
+fn open(folder: &Path) -> Arc<RocksLog> {
+    RocksLog::open(folder, small()).unwrap()
+}
+
+/// Small enough for many logs at once.
+fn small() -> Options {
+    Options {
+        memory_bytes_max: 8 << 20,
+        probe_ms_min: 1,
+        probe_ms_max: 5,
+        ..Options::default()
+    }
+}
+
+fn id(n: u8) -> StreamId {
+    StreamId([n; 16])
+}
+
+fn record(content: &str) -> NewRecord {
+    NewRecord {
+        header: Bytes::from_static(b"header"),
+        content: Bytes::from(content.to_owned()),
+        content_state: ContentState::Present,
+        key_id: 0,
+    }
+}
+
+fn write(stream: StreamId, expect: Expect, contents: &[&str]) -> Write {
+    let records = contents.iter().map(|c| record(c)).collect();
+    let stream = StreamWrite {
+        id: stream,
+        expect,
+        records,
+        history: Vec::new(),
+        state: None,
+        erase: false,
+    };
+    Write {
+        stream: Some(stream),
+        ..Write::default()
+    }
+}
+
+fn at(end: Appended) -> Expect {
+    Expect::Last {
+        seq: end.last_seq,
+        hash: end.last_hash,
+    }
+}
