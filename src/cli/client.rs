@@ -18,7 +18,7 @@ const BACKOFF_MS: u64 = 200;
 
 /// A server as a client sees it.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub(crate) struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<String>,
@@ -28,7 +28,7 @@ pub struct Client {
 
 impl Client {
     /// A client for the server that the arguments name.
-    pub fn new(at: &ServerArgs) -> Result<Self, CliError> {
+    pub(crate) fn new(at: &ServerArgs) -> Result<Self, CliError> {
         let base = at.server.trim_end_matches('/').to_owned();
         if !base.starts_with("http://") && !base.starts_with("https://") {
             let detail = format!("--server {base:?} is not an http:// or https:// URL");
@@ -46,7 +46,7 @@ impl Client {
     }
 
     /// The server's address.
-    pub fn base(&self) -> &str {
+    pub(crate) fn base(&self) -> &str {
         &self.base
     }
 
@@ -63,17 +63,17 @@ impl Client {
     }
 
     /// `GET path`.
-    pub async fn get(&self, path: &str) -> Result<Value, CliError> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, CliError> {
         self.call(Method::GET, path, None).await
     }
 
     /// `POST path`, with an Idempotency-Key: a repeated try is the same request.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
         self.call(Method::POST, path, Some(body)).await
     }
 
     /// `DELETE path`.
-    pub async fn delete(&self, path: &str) -> Result<Value, CliError> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value, CliError> {
         self.call(Method::DELETE, path, None).await
     }
 

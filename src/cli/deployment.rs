@@ -9,7 +9,7 @@ use super::output::Output;
 use super::session::read_text;
 
 /// Runs one of the deployment commands.
-pub async fn run(command: DeploymentCommand, out: Output) -> Result<(), CliError> {
+pub(crate) async fn run(command: DeploymentCommand, out: Output) -> Result<(), CliError> {
     match command {
         DeploymentCommand::Create { file, at } => {
             let text = read_text(&file)?;

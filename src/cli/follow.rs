@@ -21,18 +21,18 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// One event, as it came.
 #[derive(Debug, Clone)]
-pub struct Followed {
+pub(crate) struct Followed {
     /// Its position.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// Its type.
-    pub kind: String,
+    pub(crate) kind: String,
     /// The envelope.
-    pub json: String,
+    pub(crate) json: String,
 }
 
 /// Why following ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// At a boundary, as asked.
     Boundary,
     /// The session has ended.
@@ -43,7 +43,7 @@ pub enum Ended {
 
 /// What the receiver of an event wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
+pub(crate) enum Then {
     /// More.
     Go,
     /// No more.
@@ -52,7 +52,7 @@ pub enum Then {
 
 /// A follower of one session.
 #[derive(Debug)]
-pub struct Follower<'a> {
+pub(crate) struct Follower<'a> {
     client: &'a Client,
     session: &'a str,
     how: FollowArgs,
@@ -71,17 +71,12 @@ enum Cut {
 
 impl<'a> Follower<'a> {
     /// Follows from `how.after` on.
-    pub fn new(client: &'a Client, session: &'a str, how: FollowArgs) -> Self {
+    pub(crate) fn new(client: &'a Client, session: &'a str, how: FollowArgs) -> Self {
         Self { client, session, cursor: how.after, how, clock: SystemClock::new() }
     }
 
-    /// The position of the last event given out.
-    pub fn cursor(&self) -> u64 {
-        self.cursor
-    }
-
     /// Gives every event to `each`, in order, once. `lost` hears of lost connections.
-    pub async fn run(
+    pub(crate) async fn run(
         &mut self,
         mut each: impl FnMut(&Followed) -> Result<Then, CliError>,
         mut lost: impl FnMut(&CliError, Duration),

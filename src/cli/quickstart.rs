@@ -25,7 +25,7 @@ const DEAD_FOR: Duration = Duration::from_millis(700);
 const SETTINGS: &[&str] = &["runs.lease_s=2", "runs.beat_s=1", "runs.backoff_ms_min=100"];
 
 /// Shows it.
-pub async fn run(args: QuickstartArgs, out: Output) -> Result<(), CliError> {
+pub(crate) async fn run(args: QuickstartArgs, out: Output) -> Result<(), CliError> {
     let (data, temporary) = folder(args.data)?;
     let program = std::env::current_exe().map_err(|e| CliError::io(Path::new("longhaul"), &e))?;
     let settings = SETTINGS.iter().map(|s| (*s).to_owned()).collect();

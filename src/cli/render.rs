@@ -6,7 +6,7 @@ use serde_json::Value;
 const TEXT_CHARS_MAX: usize = 160;
 
 /// One event as one line: position, type, attempt where there is one, and what matters of it.
-pub fn event(e: &Value) -> String {
+pub(crate) fn event(e: &Value) -> String {
     let seq = e.get("seq").and_then(Value::as_u64).unwrap_or(0);
     let kind = text(e, "type");
     let what = match e.get("content_state").and_then(Value::as_str) {
@@ -95,7 +95,7 @@ fn short(s: &str) -> String {
 }
 
 /// A session as a block: where it is and why.
-pub fn session(s: &Value) -> String {
+pub(crate) fn session(s: &Value) -> String {
     let mut out = vec![format!("{}  {}", text(s, "id"), text(s, "status"))];
     let mut row = |key: &str, value: String| {
         if !value.is_empty() {
@@ -137,7 +137,7 @@ pub fn session(s: &Value) -> String {
 }
 
 /// A session as one line of a list.
-pub fn session_line(s: &Value) -> String {
+pub(crate) fn session_line(s: &Value) -> String {
     let (id, status) = (text(s, "id"), text(s, "status"));
     format!("{id}  {status:<12} {}  {}", text(s, "created_at"), text(s, "principal"))
 }

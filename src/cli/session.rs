@@ -18,7 +18,7 @@ const PAGE: usize = 100;
 const STDIN_BYTES_MAX: u64 = 5 << 20;
 
 /// Runs one of the session commands.
-pub async fn run(command: SessionCommand, out: Output) -> Result<(), CliError> {
+pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliError> {
     use SessionCommand as S;
     match command {
         S::Create { deployment, revision, message, metadata, at } => {
@@ -64,10 +64,10 @@ pub async fn run(command: SessionCommand, out: Output) -> Result<(), CliError> {
             if let Some(input) = edited_input {
                 let input: Value = serde_json::from_str(&input)
                     .map_err(|e| CliError::usage(format!("--edited-input is not JSON: {e}")))?;
-                content["edited_input"] = input;
+                put(&mut content, "edited_input", input);
             }
             if let Some(reason) = reason {
-                content["reason"] = reason.into();
+                put(&mut content, "reason", reason);
             }
             let event = json!({ "type": "user.action_approval", "content": content });
             submit(&client, &session, json!([event]), false, out).await
@@ -96,6 +96,13 @@ fn path(session: &str, rest: &str) -> String {
     format!("/v1/sessions/{safe}{rest}")
 }
 
+/// Adds a field to an object.
+fn put(object: &mut Value, key: &str, value: impl Into<Value>) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert(key.to_owned(), value.into());
+    }
+}
+
 fn creation(
     deployment: &str,
     revision: Option<u32>,
@@ -104,10 +111,11 @@ fn creation(
 ) -> Result<Value, CliError> {
     let mut body = json!({ "agent_deployment": deployment });
     if let Some(n) = revision {
-        body["agent_deployment_revision_number"] = n.into();
+        put(&mut body, "agent_deployment_revision_number", n);
     }
     if let Some(text) = message {
-        body["events"] = json!([{ "type": "user.message", "content": { "text": words(text)? } }]);
+        let event = json!({ "type": "user.message", "content": { "text": words(text)? } });
+        put(&mut body, "events", vec![event]);
     }
     if !metadata.is_empty() {
         let mut pairs = Map::new();
@@ -117,7 +125,7 @@ fn creation(
             };
             pairs.insert(key.to_owned(), value.into());
         }
-        body["metadata"] = pairs.into();
+        put(&mut body, "metadata", pairs);
     }
     Ok(body)
 }

@@ -5,18 +5,18 @@ const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// `id:`, when the frame has one.
-    pub id: Option<String>,
+    pub(crate) id: Option<String>,
     /// `event:`, or empty.
-    pub event: String,
+    pub(crate) event: String,
     /// `data:`; several lines are joined by newlines.
-    pub data: String,
+    pub(crate) data: String,
 }
 
 /// Takes bytes as they come and gives whole frames.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub(crate) struct Parser {
     buffer: Vec<u8>,
     frame: Frame,
     has_data: bool,
@@ -25,11 +25,11 @@ pub struct Parser {
 /// The stream is not what it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stream holds a frame that is too long or no text")]
-pub struct Malformed;
+pub(crate) struct Malformed;
 
 impl Parser {
     /// The frames that are whole now. Comments are dropped.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, Malformed> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, Malformed> {
         self.buffer.extend_from_slice(bytes);
         let mut out = Vec::new();
         let mut start = 0;

@@ -14,7 +14,7 @@ use crate::auth::{CallerKind, NewToken, Scope, TokenLine};
 const LIFE_S_MAX: u64 = 3_650 * 86_400;
 
 /// Makes a token: prints its text once, and the line that lets a server know it.
-pub fn run(command: TokenCommand, out: Output) -> Result<(), CliError> {
+pub(crate) fn run(command: TokenCommand, out: Output) -> Result<(), CliError> {
     let TokenCommand::New { kind, id, workspace, scopes, expires_in } = command;
     let door = Door::system();
     let workspace = WorkspaceRef::parse(&workspace)

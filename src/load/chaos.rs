@@ -12,7 +12,7 @@ use crate::cli::output::Progress;
 
 /// Kills the server with -9 every `every` and starts it again, until `stop`. Gives it back
 /// running, and how often it was killed.
-pub async fn kill_again_and_again(
+pub(crate) async fn kill_again_and_again(
     mut server: ServerProcess,
     every: Duration,
     stop: Arc<AtomicBool>,

@@ -68,7 +68,7 @@ struct Expected {
 }
 
 /// Reads every session's log and compares it with what the clients noted.
-pub async fn check(
+pub(crate) async fn check(
     fleet: &Arc<Fleet>,
     tallies: &[Tally],
     bar: &Progress,

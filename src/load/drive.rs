@@ -22,56 +22,56 @@ pub(crate) const MARKER_BYTES: usize = 8 + 1 + 12 + 1;
 
 /// One acknowledged event.
 #[derive(Debug, Clone, Copy)]
-pub struct Ack {
+pub(crate) struct Ack {
     /// Index of the session.
-    pub slot: u32,
+    pub(crate) slot: u32,
     /// The position that was acknowledged.
-    pub seq: u64,
+    pub(crate) seq: u64,
     /// The client's own count.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 /// What one client did.
 #[derive(Debug)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Which client.
-    pub client: u32,
+    pub(crate) client: u32,
     /// Everything acknowledged, in its own order.
-    pub acks: Vec<Ack>,
+    pub(crate) acks: Vec<Ack>,
     /// Latencies, microseconds (open loop: from when the call was due).
-    pub times: Histogram<u64>,
+    pub(crate) times: Histogram<u64>,
     /// Events without an answer that were not repeated: they may be there or not.
-    pub unknown: Vec<(u32, u64)>,
+    pub(crate) unknown: Vec<(u32, u64)>,
     /// Calls repeated.
-    pub repeated: u64,
+    pub(crate) repeated: u64,
 }
 
 /// What all clients share.
 #[derive(Debug)]
-pub struct Course {
+pub(crate) struct Course {
     /// The sessions.
-    pub fleet: Arc<Fleet>,
+    pub(crate) fleet: Arc<Fleet>,
     /// Clients.
-    pub clients: u32,
+    pub(crate) clients: u32,
     /// Whether calls are numbered, so that they can be repeated.
-    pub numbered: bool,
+    pub(crate) numbered: bool,
     /// Time between two calls of one client; zero = closed loop.
-    pub every: Duration,
+    pub(crate) every: Duration,
     /// Bytes of one event's content.
-    pub event_bytes: usize,
+    pub(crate) event_bytes: usize,
     /// Acknowledged so far, by all.
-    pub acked: AtomicU64,
+    pub(crate) acked: AtomicU64,
     /// A client works only while it holds a permit.
-    pub gate: Semaphore,
+    pub(crate) gate: Semaphore,
     /// Clients give their permits back and wait at the gate.
-    pub hold: AtomicBool,
+    pub(crate) hold: AtomicBool,
     /// The end.
-    pub stop: AtomicBool,
+    pub(crate) stop: AtomicBool,
 }
 
 impl Course {
-    /// Lets the clients run. The permits are those that [`Course::halt`] took.
-    pub fn go(&self, permits: Option<SemaphorePermit<'_>>) {
+    /// Lets the clients run. The permits are those that `Course::halt` took.
+    pub(crate) fn go(&self, permits: Option<SemaphorePermit<'_>>) {
         self.hold.store(false, Ordering::SeqCst);
         match permits {
             Some(permits) => drop(permits),
@@ -80,7 +80,7 @@ impl Course {
     }
 
     /// Stops the clients and waits until each has the answer of its last call.
-    pub async fn halt(&self) -> Result<SemaphorePermit<'_>, CliError> {
+    pub(crate) async fn halt(&self) -> Result<SemaphorePermit<'_>, CliError> {
         self.hold.store(true, Ordering::SeqCst);
         let all = self.gate.acquire_many(self.clients).await;
         all.map_err(|_| CliError::failed("load.gate", "the clients are gone"))
@@ -104,7 +104,7 @@ struct Client {
 }
 
 /// Runs one client until the course stops.
-pub async fn client(course: Arc<Course>, id: u32) -> Result<Tally, CliError> {
+pub(crate) async fn client(course: Arc<Course>, id: u32) -> Result<Tally, CliError> {
     let tally = Tally {
         client: id,
         acks: Vec::new(),

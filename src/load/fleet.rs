@@ -26,13 +26,13 @@ const BEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// Everything that was set up.
 #[derive(Debug)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     /// What is driven.
-    pub target: Target,
+    pub(crate) target: Target,
     /// The runner that holds the claims.
-    pub runner: String,
+    pub(crate) runner: String,
     /// One session each.
-    pub slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
     by_session: HashMap<String, usize>,
     claiming: tokio::sync::Mutex<()>,
     clock: SystemClock,
@@ -40,19 +40,19 @@ pub struct Fleet {
 
 /// A session and its claim.
 #[derive(Debug)]
-pub struct Slot {
+pub(crate) struct Slot {
     /// The session.
-    pub session: String,
+    pub(crate) session: String,
     token: Mutex<Option<Arc<Held>>>,
 }
 
 /// A claim as held.
 #[derive(Debug)]
-pub struct Held {
+pub(crate) struct Held {
     /// Its token.
-    pub token: String,
+    pub(crate) token: String,
     /// Numbered calls made so far; the caller counts on.
-    pub calls: AtomicU64,
+    pub(crate) calls: AtomicU64,
     /// When it was last used, milliseconds of the fleet's clock.
     used_ms: AtomicU64,
 }
@@ -65,7 +65,7 @@ impl Slot {
 
 impl Fleet {
     /// Makes the sessions, each with one message, and claims their runs.
-    pub async fn muster(
+    pub(crate) async fn muster(
         target: Target,
         sessions: usize,
         bar: &Progress,
@@ -116,7 +116,7 @@ impl Fleet {
     }
 
     /// The claim on a session's run; waits for a new one while it is lost.
-    pub async fn claim(&self, lane: &mut Lane, index: usize) -> Result<Arc<Held>, CliError> {
+    pub(crate) async fn claim(&self, lane: &mut Lane, index: usize) -> Result<Arc<Held>, CliError> {
         let started = self.clock.mono();
         loop {
             let slot = self.slots.get(index).ok_or_else(|| CliError::failed("load.slot", ""))?;
@@ -137,7 +137,7 @@ impl Fleet {
     }
 
     /// A call said that this claim is lost.
-    pub fn lost(&self, index: usize, held: &Arc<Held>) {
+    pub(crate) fn lost(&self, index: usize, held: &Arc<Held>) {
         if let Some(slot) = self.slots.get(index) {
             let mut now = slot.token.lock().unwrap_or_else(PoisonError::into_inner);
             if now.as_ref().is_some_and(|h| Arc::ptr_eq(h, held)) {
@@ -171,7 +171,7 @@ impl Fleet {
     }
 
     /// Keeps claims alive that nobody uses (many sessions and few calls). Ends with its task.
-    pub async fn beat(self: Arc<Self>) {
+    pub(crate) async fn beat(self: Arc<Self>) {
         let mut lane = self.target.lane();
         loop {
             self.clock.sleep_until(self.clock.mono() + BEAT_EVERY).await;
@@ -189,7 +189,7 @@ impl Fleet {
     }
 
     /// Cancels every session: nothing of the run stays live on the server.
-    pub async fn disband(self: &Arc<Self>) {
+    pub(crate) async fn disband(self: &Arc<Self>) {
         let mut makers = JoinSet::new();
         for maker in 0..MAKERS {
             let fleet = Arc::clone(self);

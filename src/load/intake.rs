@@ -19,7 +19,7 @@ use crate::cli::exit::CliError;
 const MESSAGES_MAX: usize = 8_000;
 
 /// Sends messages for `time`, or until every session has enough of them.
-pub async fn measure(
+pub(crate) async fn measure(
     fleet: &Arc<Fleet>,
     clients: u32,
     event_bytes: usize,

@@ -24,7 +24,7 @@ use crate::runtime::{Runtime, claims_body};
 
 /// A runtime of the load's own.
 #[derive(Clone)]
-pub struct Local {
+pub(crate) struct Local {
     runtime: Runtime,
     caller: Arc<Caller>,
 }
@@ -61,7 +61,7 @@ impl From<Submitted> for NewEvent {
 
 impl Local {
     /// Opens one on `data`, without a runner of its own: the load is the runner.
-    pub async fn open(data: &Path, args: &LoadArgs) -> Result<Self, CliError> {
+    pub(crate) async fn open(data: &Path, args: &LoadArgs) -> Result<Self, CliError> {
         let mut config = Config::default();
         data.clone_into(&mut config.storage.data_dir);
         config.runner.enabled = false;
@@ -74,12 +74,12 @@ impl Local {
     }
 
     /// Stops it.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         self.runtime.close().await;
     }
 
     /// One call; a refusal is an answer with its status and code, as over HTTP.
-    pub async fn call(&self, call: Call<'_>, body: &[u8]) -> HttpAnswer {
+    pub(crate) async fn call(&self, call: Call<'_>, body: &[u8]) -> HttpAnswer {
         match self.answer(call, body).await {
             Ok((status, body)) => HttpAnswer { status, body: body.to_vec() },
             Err(r) => {

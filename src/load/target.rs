@@ -17,7 +17,7 @@ pub(crate) const PAGE_EVENTS: usize = 1000;
 
 /// What is driven.
 #[derive(Debug, Clone)]
-pub enum Target {
+pub(crate) enum Target {
     /// A runtime in this process.
     Here(Local),
     /// A server.
@@ -26,7 +26,7 @@ pub enum Target {
 
 /// One caller's way to it. Over HTTP: one connection, made anew after it broke.
 #[derive(Debug)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// Calls into the runtime.
     Here(Local),
     /// Calls over a connection.
@@ -40,7 +40,7 @@ pub enum Lane {
 
 impl Target {
     /// A way for one caller.
-    pub fn lane(&self) -> Lane {
+    pub(crate) fn lane(&self) -> Lane {
         match self {
             Self::Here(local) => Lane::Here(local.clone()),
             Self::There(endpoint) => Lane::There { endpoint: endpoint.clone(), connection: None },
@@ -48,7 +48,7 @@ impl Target {
     }
 
     /// For messages.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Here(_) => "the runtime in this process".into(),
             Self::There(endpoint) => endpoint.url(),
@@ -58,7 +58,7 @@ impl Target {
 
 /// A call's parts, the same for both ways.
 #[derive(Debug, Clone, Copy)]
-pub enum Call<'a> {
+pub(crate) enum Call<'a> {
     /// `POST /v1/deployments`
     Deployment,
     /// `POST /v1/sessions`
@@ -119,7 +119,7 @@ impl Call<'_> {
 
 impl Lane {
     /// One call. An error means that no answer came, so that the outcome is not known.
-    pub async fn call(&mut self, call: Call<'_>, body: &[u8]) -> io::Result<HttpAnswer> {
+    pub(crate) async fn call(&mut self, call: Call<'_>, body: &[u8]) -> io::Result<HttpAnswer> {
         match self {
             Self::Here(local) => Ok(local.call(call, body).await),
             Self::There { endpoint, connection } => {
@@ -143,7 +143,7 @@ impl Lane {
     }
 
     /// One call that must succeed, with a JSON answer.
-    pub async fn must(&mut self, call: Call<'_>, body: &Value) -> Result<Value, CliError> {
+    pub(crate) async fn must(&mut self, call: Call<'_>, body: &Value) -> Result<Value, CliError> {
         let what = call.path();
         let answer = self.call(call, body.to_string().as_bytes()).await;
         let answer = answer.map_err(|e| CliError::unreachable(&what, e))?;
