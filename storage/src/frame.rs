@@ -204,7 +204,12 @@ pub(crate) fn record(seq: u64, bytes: &[u8]) -> Result<(Record, Digest), FrameEr
 
 /// Whether `record`, whose content has `digest`, follows the record with chain value `previous`.
 pub(crate) fn follows(record: &Record, digest: &Digest, previous: &Digest) -> bool {
-    chain(previous, record.key_id, &record.header, digest) == record.hash
+    chained(record, digest, previous) == record.hash
+}
+
+/// The chain value that `record` has if it follows the record with chain value `previous`.
+pub(crate) fn chained(record: &Record, digest: &Digest, previous: &Digest) -> Digest {
+    chain(previous, record.key_id, &record.header, digest)
 }
 
 /// The frame without its content, which is from now on `state`. The chain stays whole.

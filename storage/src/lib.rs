@@ -18,6 +18,7 @@ mod rocks;
 mod stream_row;
 mod table;
 mod unshared;
+pub mod verify;
 mod writer;
 
 pub use log::*;

@@ -15,7 +15,6 @@ use crate::stream_row::{StreamRow, own_segment};
 use crate::table::{KeyRange, Table, Tables};
 
 use page::Page;
-pub(crate) use records::walk;
 
 /// A [`View`] over one snapshot of an engine's tables.
 pub(crate) struct Reader<'a> {
@@ -68,7 +67,9 @@ pub(crate) fn stream_end(
     };
     let from = keys::position(own, base.last_seq.saturating_add(1));
     let range = KeyRange::inclusive(&from, &keys::position(own, u64::MAX));
-    let Some((key, value)) = tables.first(Table::Log, range, Order::Desc)? else {
+    let last = tables.first(Table::Log, range, Order::Desc);
+    let Some((key, value)) = last.map_err(corrupted(stream, base.last_seq.saturating_add(1)))?
+    else {
         if base.last_seq == 0 {
             let reason = "all its records are missing".into();
             return Err(ReadError::Damaged {
@@ -117,6 +118,18 @@ fn damaged(stream: StreamId, seq: u64, error: FrameError) -> ReadError {
         stream,
         seq,
         reason: error.to_string(),
+    }
+}
+
+/// What the engine calls corruption is damage of the stream being read.
+fn corrupted(stream: StreamId, seq: u64) -> impl Fn(ReadError) -> ReadError {
+    move |error| match error {
+        ReadError::Engine(reason) if reason.starts_with("Corruption") => ReadError::Damaged {
+            stream,
+            seq,
+            reason,
+        },
+        other => other,
     }
 }
 

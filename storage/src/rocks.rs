@@ -1,9 +1,12 @@
 //! The durable engine: RocksDB in one folder.
 
 pub(crate) mod batch;
+pub(crate) mod crc;
 pub(crate) mod folder;
 mod gate;
+pub(crate) mod logfile;
 pub(crate) mod options;
+pub(crate) mod prescan;
 mod purge;
 pub(crate) mod recover;
 pub(crate) mod shared;
@@ -29,7 +32,7 @@ use shared::{Shared, open_database};
 use tables::DbTables;
 
 /// The key of the `meta` row that repeats the format stamp inside the database.
-const META_FORMAT: &[u8] = b"format";
+pub(crate) const META_FORMAT: &[u8] = b"format";
 
 /// A durable log in one folder.
 ///
@@ -63,6 +66,7 @@ impl RocksLog {
         // Again under the lock: another process may have made it in between.
         let stamp = folder::read_stamp(folder)?;
         fault::point("open::locked");
+        prescan::check(folder)?;
         lock.sign();
         folder::remove_probe(folder);
         if stamp == Stamp::New {
@@ -128,6 +132,14 @@ fn check_meta(folder: &Path, db: &DB) -> Result<(), OpenError> {
             db.put_opt(META_FORMAT, FORMAT_VERSION.to_be_bytes(), &sync)
                 .map_err(failed)
         }
+    }
+}
+
+#[cfg(test)]
+impl RocksLog {
+    /// Moves everything from memory into table files.
+    pub(crate) fn flush(&self) {
+        purge::flush_all(&self.shared.gate.enter().unwrap()).unwrap();
     }
 }
 

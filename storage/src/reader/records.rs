@@ -7,7 +7,7 @@ use crate::stream_row::StreamRow;
 use crate::table::{KeyRange, Table, Tables};
 
 use super::page::Page;
-use super::{bad_key, damaged, stream_end};
+use super::{bad_key, corrupted, damaged, stream_end};
 
 /// A part of a stream within one segment.
 struct Window {
@@ -48,12 +48,12 @@ pub(super) fn page(
 ) -> Result<Vec<Record>, ReadError> {
     let mut page = Page::new(limit);
     match order {
-        Order::Asc => walk(tables, stream, row, (after, through), &mut |record, _| {
+        Order::Asc => walk(tables, stream, row, (after, through), &mut |record| {
             let fits = page.admits(record.header.len() + record.content.len());
             if fits {
                 page.push(record);
             }
-            Ok(fits)
+            fits
         })?,
         Order::Desc => {
             let through = through.min(stream_end(tables, stream, row)?.last_seq);
@@ -69,15 +69,14 @@ pub(super) fn page(
     Ok(page.into_items())
 }
 
-/// Gives the records `after < seq <= through` to `visit`, ascending and checked, until it answers
-/// false. `visit` also gets whether the record was checked against the one before it (the first
-/// is only where the value before it is known).
-pub(crate) fn walk(
+/// Gives the records to `visit`, ascending, until it answers false. Each is checked against the
+/// one before it; the first only where the value before it is known.
+fn walk(
     tables: &dyn Tables,
     stream: StreamId,
     row: &StreamRow,
     (after, through): (u64, u64),
-    visit: &mut dyn FnMut(Record, bool) -> Result<bool, ReadError>,
+    visit: &mut dyn FnMut(Record) -> bool,
 ) -> Result<(), ReadError> {
     let mut previous = known_hash(row, after);
     for window in windows(row, after, through) {
@@ -87,7 +86,7 @@ pub(crate) fn walk(
             &keys::position(window.segment.id, window.last),
         );
         let mut cursor = tables.cursor(Table::Log, range, Order::Asc)?;
-        while let Some((key, value)) = cursor.item()? {
+        while let Some((key, value)) = cursor.item().map_err(corrupted(stream, expected))? {
             let (_, seq) = keys::parse_position(key).ok_or_else(bad_key)?;
             if seq != expected {
                 return Err(missing(stream, expected));
@@ -97,10 +96,9 @@ pub(crate) fn walk(
             if previous.is_some_and(|p| !frame::follows(&record, &digest, &p)) {
                 return Err(damaged(stream, seq, frame::FrameError::Chain));
             }
-            let checked = previous.is_some();
             previous = Some(record.hash);
             expected = expected.saturating_add(1);
-            if !visit(record, checked)? {
+            if !visit(record) {
                 return Ok(());
             }
             cursor.step();
@@ -135,7 +133,7 @@ fn walk_back(
             &keys::position(window.segment.id, window.last),
         );
         let mut cursor = tables.cursor(Table::Log, range, Order::Desc)?;
-        while let Some((key, value)) = cursor.item()? {
+        while let Some((key, value)) = cursor.item().map_err(corrupted(stream, expected))? {
             let (_, seq) = keys::parse_position(key).ok_or_else(bad_key)?;
             if seq != expected {
                 return Err(missing(stream, expected));

@@ -145,8 +145,61 @@ fn put_varint(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
+/// Gives the puts of an engine batch to `visit`, as far as it can be read; false if it ends in
+/// something that cannot.
+pub(crate) fn walk_puts(
+    batch: &[u8],
+    ids: FamilyIds,
+    visit: &mut dyn FnMut(Table, &[u8], &[u8]),
+) -> bool {
+    let Some(mut rest) = batch.get(HEADER_LEN..) else {
+        return false;
+    };
+    while !rest.is_empty() {
+        let Some((tag, family, key, tail)) = take_record(rest) else {
+            return false;
+        };
+        rest = tail;
+        if tag == DELETE {
+            continue;
+        }
+        let Some((value, tail)) = take_bytes(rest) else {
+            return false;
+        };
+        rest = tail;
+        let table = Table::ALL.into_iter().find(|t| ids.of(*t) == family);
+        if let Some(table) = table
+            && tag == PUT
+        {
+            visit(table, key, value);
+        }
+    }
+    true
+}
+
+/// Tag, family and first bytes of a record. The `meta` rows' family, 0, has tags of its own.
+fn take_record(bytes: &[u8]) -> Option<(u8, u32, &[u8], &[u8])> {
+    const PUT_META: u8 = 0x01;
+    let (tag, rest) = bytes.split_first()?;
+    let (tag, family, rest) = match *tag {
+        PUT | DELETE | DELETE_RANGE => {
+            let (family, rest) = take_varint(rest)?;
+            (*tag, family, rest)
+        }
+        PUT_META => (PUT, 0, rest),
+        _ => return None,
+    };
+    let (key, rest) = take_bytes(rest)?;
+    Some((tag, family, key, rest))
+}
+
+fn take_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = take_varint(bytes)?;
+    rest.split_at_checked(usize::try_from(len).ok()?)
+}
+
 /// A varint32 at the start of `bytes`, and what follows it.
-pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
+fn take_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let mut value = 0u64;
     for (n, byte) in bytes.iter().take(5).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * n);

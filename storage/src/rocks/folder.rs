@@ -120,7 +120,20 @@ impl FolderLock {
             .create(true)
             .truncate(false)
             .open(&path);
-        let mut file = open.map_err(|e| io_error(folder, e))?;
+        Self::lock(folder, open.map_err(|e| io_error(folder, e))?, path)
+    }
+
+    /// Takes the lock without changing the folder; `None` = it was never locked.
+    pub(crate) fn take_existing(folder: &Path) -> Result<Option<Self>, OpenError> {
+        let path = folder.join(LOCK_FILE);
+        match File::open(&path) {
+            Ok(file) => Self::lock(folder, file, path).map(Some),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io_error(folder, e)),
+        }
+    }
+
+    fn lock(folder: &Path, mut file: File, path: PathBuf) -> Result<Self, OpenError> {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, path }),
             Err(rustix::io::Errno::WOULDBLOCK) => {

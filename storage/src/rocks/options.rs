@@ -88,7 +88,8 @@ pub(crate) fn database(options: &Options, recovery: Recovery) -> rocksdb::Option
         Recovery::ReadAround => DBRecoveryMode::SkipAnyCorruptedRecord,
     });
     // The manifest knows the write-ahead files, so that a missing or shortened one is noticed.
-    db.set_track_and_verify_wals_in_manifest(recovery == Recovery::CutTail);
+    // Never turned off again: the engine would crash when it opens such a folder for reading.
+    db.set_track_and_verify_wals_in_manifest(true);
     // Bounds what an opening after a crash reads.
     db.set_max_total_wal_size(options.wal_bytes_max);
     db.set_max_open_files(i32::try_from(options.open_files_max).unwrap_or(i32::MAX));

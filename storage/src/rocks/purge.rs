@@ -57,7 +57,7 @@ fn write_error(error: AppendError) -> ReadError {
 
 /// Flushes every column family, so that no write-ahead file is needed any more and the engine
 /// deletes them.
-fn flush_all(db: &DB) -> Result<(), ReadError> {
+pub(super) fn flush_all(db: &DB) -> Result<(), ReadError> {
     let mut families = Vec::new();
     for table in Table::ALL {
         families.push(family(db, table)?);

@@ -46,6 +46,8 @@ impl<'a> DbTables<'a> {
         if let Some(snapshot) = &self.snapshot {
             options.set_snapshot(snapshot);
         }
+        // What was read unchecked must not be served to anyone later.
+        options.fill_cache(self.checksums);
         options.set_verify_checksums(self.checksums);
         options
     }

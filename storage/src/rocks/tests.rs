@@ -1,7 +1,10 @@
 //! Tests of the durable engine.
 
 mod conformance;
+mod faults;
 mod format;
+mod life;
+mod purging;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +14,8 @@ use rocksdb::{DB, WriteBatch};
 
 use super::*;
 use crate::log::{
-    AppendError, Appended, Condition, ContentState, Expect, NewRecord, RowChange, StreamWrite,
+    AppendError, Appended, ContentState, Expect, NewRecord, Order, PageLimit, Record, RowChange,
+    StreamWrite, read,
 };
 
 /// A fault in place of a write.
@@ -93,4 +97,42 @@ fn at(end: Appended) -> Expect {
         seq: end.last_seq,
         hash: end.last_hash,
     }
+}
+
+fn append(log: &RocksLog, write: Write) -> Result<Appended, AppendError> {
+    log.append(write).wait()
+}
+
+fn records(log: &RocksLog, stream: StreamId) -> Vec<Record> {
+    let all = PageLimit {
+        items_max: usize::MAX,
+        bytes_max: usize::MAX,
+    };
+    read(log, |v| v.records(stream, 0, u64::MAX, Order::Asc, all)).unwrap()
+}
+
+/// The contents of a stream, and that its positions have no gap.
+fn contents(log: &RocksLog, stream: StreamId) -> Vec<String> {
+    let records = records(log, stream);
+    let seqs: Vec<_> = records.iter().map(|r| r.seq).collect();
+    assert_eq!(seqs, (1..=records.len() as u64).collect::<Vec<_>>());
+    records
+        .iter()
+        .map(|r| String::from_utf8(r.content.to_vec()).unwrap())
+        .collect()
+}
+
+/// Every file of a folder with its bytes.
+fn bytes_of(folder: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut files = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        files.insert(path.clone(), std::fs::read(&path).unwrap());
+    }
+    files
+}
+
+/// The newest write-ahead file.
+fn write_ahead_file(folder: &Path) -> std::path::PathBuf {
+    prescan::write_ahead_files(folder).unwrap().pop().unwrap()
 }
