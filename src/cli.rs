@@ -50,7 +50,7 @@ fn run(command: Command, out: Output) -> Result<(), CliError> {
         Command::Transitions => transitions(out),
         Command::Token(command) => token::run(command, out),
         Command::Verify(args) => verify::run(&args, out),
-        Command::Serve(args) => serve::run(args, out),
+        Command::Serve(args) => on_threads(2, serve::run(args, out)),
         Command::Quickstart(args) => on_threads(2, quickstart::run(args, out)),
         Command::Session(command) => on_threads(1, session::run(command, out)),
         Command::Deployment(command) => on_threads(1, deployment::run(command, out)),

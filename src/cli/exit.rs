@@ -8,6 +8,8 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_storage::OpenError;
 use serde_json::{Map, Value, json};
 
+use crate::config::ConfigError;
+
 /// How the command ended. Documented in `docs/cli.md`; the numbers are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -225,6 +227,31 @@ impl From<OpenError> for CliError {
             ),
         };
         Self::new(exit, code, e.to_string(), next)
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(e: ConfigError) -> Self {
+        let next = "See docs/configuration.md for the settings and their values.";
+        Self::new(Exit::Usage, "config.invalid", e.to_string(), next)
+    }
+}
+
+impl From<crate::error::OpenError> for CliError {
+    fn from(e: crate::error::OpenError) -> Self {
+        use crate::error::OpenError as E;
+        match e {
+            E::Config(e) => e.into(),
+            E::Log(e) => e.into(),
+            E::Engine(r) => r.into(),
+            E::Tokens(_) => Self::new(
+                Exit::Usage,
+                "config.tokens",
+                e.to_string(),
+                "Correct the file; `longhaul token new` prints lines for it.",
+            ),
+            E::Died | E::Runner(_) => Self::failed("serve.start", e.to_string()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::EventQuery;
 use longhaul_actors::ids::{DeploymentId, RunnerId, SessionId};
 use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_storage::Order;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -112,7 +113,7 @@ impl Local {
             }
             Call::Enrol => {
                 let new = read(body)?;
-                let stored = self.runtime.catalog().enrol_runner(&self.caller, &new, None).await?;
+                let stored = self.runtime.catalog().enrol_runner(&self.caller, &new, true, None).await?;
                 Ok((stored.status, stored.body))
             }
             Call::Claims { runner, max } => {
@@ -131,7 +132,13 @@ impl Local {
                 Ok((202, Bytes::new()))
             }
             Call::Page { session, after } => {
-                let query = EventQuery { after, limit: PAGE_EVENTS, ..EventQuery::default() };
+                let query = EventQuery {
+                    after: Some(after),
+                    before: None,
+                    order: Order::Asc,
+                    limit: PAGE_EVENTS,
+                    types: None,
+                };
                 let page = self.runtime.session(parse(session)?).events(query).await?;
                 let mut out = b"{\"events\":[".to_vec();
                 out.extend_from_slice(&page.events.join(&b","[..]));

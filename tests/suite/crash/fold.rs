@@ -13,7 +13,7 @@ use longhaul_actors::session::projection::{Projection, SessionRow};
 use longhaul_actors::session::state::State;
 use longhaul_actors::session::stored::event_of;
 use longhaul_storage::{
-    HistoryRow, Log, Order, PageLimit, ReadError, RocksConfig, RocksLog, StreamId, View, read,
+    HistoryRow, Log, Order, PageLimit, ReadError, RocksLog, Options, StreamId, View, read,
 };
 
 const ALL: PageLimit = PageLimit { items_max: 100_000, bytes_max: 1 << 30 };
@@ -25,8 +25,8 @@ const DERIVED: &[u8] = &[rows::SESSION, rows::LIVE, rows::TIMER];
 
 /// Opens the folder, which no server has open, and compares.
 pub(super) fn compare(data: &Path, what: &str) {
-    let log = RocksLog::open(RocksConfig::in_folder(data)).unwrap();
-    read(&log, |view| {
+    let log = RocksLog::open(data, Options::default()).unwrap();
+    read(&*log, |view| {
         let mut wanted = BTreeMap::new();
         let sessions = stored(view, rows::SESSION)?;
         assert!(!sessions.is_empty(), "{what}: no session is left");

@@ -184,6 +184,7 @@ impl SessionActor {
             AppendError::Busy
             | AppendError::Full { .. }
             | AppendError::Closed
+            | AppendError::Unreadable(_)
             | AppendError::Malformed(_) => {
                 self.working.clone_from(&self.committed);
                 self.numbers = None;
@@ -253,6 +254,10 @@ pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
         }
         AppendError::Conflict { .. } | AppendError::Condition { .. } => {
             Rejection::new(Code::Busy, "others kept writing to the same place")
+        }
+        AppendError::Unreadable(cause) => {
+            tracing::error!(%cause, "an append could not be checked");
+            Code::StorageUnavailable.into()
         }
         AppendError::Malformed(what) => {
             tracing::error!(what, "a malformed write");
