@@ -9,6 +9,7 @@
 
 mod cli;
 mod embed;
+mod http;
 mod load;
 mod support;
 mod tidy;
