@@ -39,7 +39,10 @@ async fn ask(State(app): State<App>, Query(ask): Query<Ask>) -> axum::response::
 }
 
 async fn turn(app: &App, text: &str) -> Result<Body, Box<dyn Error>> {
-    let deployment = app.runtime.deploy(&serde_json::from_value((*app.agent).clone())?).await?;
+    let deployment = app
+        .runtime
+        .deploy(&serde_json::from_value((*app.agent).clone())?)
+        .await?;
     let session = app.runtime.start(NewSession::of(deployment.id)).await?;
     session.send(text).await?;
     let events = session.follow(0).await?.until_boundary();
@@ -56,7 +59,10 @@ async fn open(data: &std::path::Path) -> Result<App, Box<dyn Error>> {
             "steps": [{ "say": "you said: {{input}}" }] } },
         "sandbox": { "provider": "none", "max_duration_seconds": 60 },
     });
-    Ok(App { runtime: Runtime::open(config).await?, agent: Arc::new(agent) })
+    Ok(App {
+        runtime: Runtime::open(config).await?,
+        agent: Arc::new(agent),
+    })
 }
 
 /// One life of the server: up, one request over a socket, down.
@@ -64,7 +70,9 @@ async fn life(data: &std::path::Path, listen: &str, forever: bool) -> Result<(),
     let app = open(data).await?;
     let listener = tokio::net::TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
-    let router = Router::new().route("/ask", get(ask)).with_state(app.clone());
+    let router = Router::new()
+        .route("/ask", get(ask))
+        .with_state(app.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = axum::serve(listener, router).with_graceful_shutdown(async {
         // A dropped sender means the same.
@@ -74,7 +82,10 @@ async fn life(data: &std::path::Path, listen: &str, forever: bool) -> Result<(),
     if forever {
         tokio::signal::ctrl_c().await?;
     } else {
-        let said = reqwest::get(format!("http://{address}/ask?text=hello")).await?.text().await?;
+        let said = reqwest::get(format!("http://{address}/ask?text=hello"))
+            .await?
+            .text()
+            .await?;
         if !said.contains("you said: hello") {
             return Err(format!("the agent said something else: {said}").into());
         }

@@ -95,24 +95,34 @@ fn folder(data: Option<&Path>) -> Result<(PathBuf, Option<tempfile::TempDir>), C
     }
 }
 
-async fn serve(
-    args: &LoadArgs,
-    folder: &Path,
-) -> Result<(Served, Target, &'static str), CliError> {
+async fn serve(args: &LoadArgs, folder: &Path) -> Result<(Served, Target, &'static str), CliError> {
     if let Some(url) = &args.url {
         let endpoint = endpoint(url, args.token.as_deref())?;
         return Ok((Served::Other, Target::There(endpoint), "http"));
     }
     if !args.serve && args.chaos_kill_s.is_none() {
         let local = Local::open(&folder.join("data"), args).await?;
-        return Ok((Served::Local(local.clone()), Target::Here(local), "in_process"));
+        return Ok((
+            Served::Local(local.clone()),
+            Target::Here(local),
+            "in_process",
+        ));
     }
     let program = std::env::current_exe().map_err(|e| CliError::io(Path::new("longhaul"), &e))?;
     let settings = vec!["runner.enabled=false".to_owned()];
-    let spec = ServerSpec { program, data: folder.join("data"), settings, env: Vec::new() };
+    let spec = ServerSpec {
+        program,
+        data: folder.join("data"),
+        settings,
+        env: Vec::new(),
+    };
     let server = ServerProcess::start(spec).await?;
     let endpoint = endpoint(&server.url(), None)?;
-    let mode = if args.chaos_kill_s.is_some() { "chaos" } else { "http" };
+    let mode = if args.chaos_kill_s.is_some() {
+        "chaos"
+    } else {
+        "http"
+    };
     Ok((Served::Process(server), Target::There(endpoint), mode))
 }
 
@@ -139,7 +149,8 @@ async fn measure_and_check(
     let (served, kills) = match (served, args.chaos_kill_s) {
         (Served::Process(server), Some(every)) => {
             let every = Duration::from_secs(every.max(1));
-            let (server, kills) = under_fire(args, &course, server, every, &bar, &mut figures).await?;
+            let (server, kills) =
+                under_fire(args, &course, server, every, &bar, &mut figures).await?;
             (Served::Process(server), kills)
         }
         (served, _) => {
@@ -158,14 +169,15 @@ async fn measure_and_check(
     let bar = out.progress(Some(u64::from(args.sessions)), "checking the logs");
     let checked = check::check(fleet, &tallies, &bar).await?;
     bar.done();
-    Ok((summary(args, mode, figures, tallies, intake, checked, kills)?, served))
+    Ok((
+        summary(args, mode, figures, tallies, intake, checked, kills)?,
+        served,
+    ))
 }
 
 fn course(args: &LoadArgs, fleet: &Arc<Fleet>) -> Course {
     let every = match args.rate {
-        Some(rate) if rate > 0 => {
-            Duration::from_secs_f64(f64::from(args.clients) / rate as f64)
-        }
+        Some(rate) if rate > 0 => Duration::from_secs_f64(f64::from(args.clients) / rate as f64),
         _ => Duration::ZERO,
     };
     // Numbering needs one caller per claim.
@@ -216,10 +228,11 @@ async fn in_turns(
         let Some(raw) = &raw else { continue };
         figures.raw.push(raw.measure(physical_slice).await);
         let dir = folder.to_owned();
-        let bare = tokio::task::spawn_blocking(move || {
-            physical::fdatasync_loop(&dir, physical_slice / 2)
-        });
-        let bare = bare.await.map_err(|e| CliError::failed("load.physical", e.to_string()))??;
+        let bare =
+            tokio::task::spawn_blocking(move || physical::fdatasync_loop(&dir, physical_slice / 2));
+        let bare = bare
+            .await
+            .map_err(|e| CliError::failed("load.physical", e.to_string()))??;
         figures.fdatasync.push(bare.per_s);
         figures.fdatasync_ms.push(bare.p50_ms);
         let (ours, raw) = (rate, figures.raw.last().copied().unwrap_or(0.0));
@@ -233,18 +246,15 @@ async fn in_turns(
     drop(permits);
     if let Some(raw) = raw {
         let closed = tokio::task::spawn_blocking(move || raw.close());
-        closed.await.map_err(|e| CliError::failed("load.physical", e.to_string()))??;
+        closed
+            .await
+            .map_err(|e| CliError::failed("load.physical", e.to_string()))??;
     }
     Ok(())
 }
 
 /// One slice of ours: appends per second.
-async fn slice_of(
-    course: &Course,
-    slice: Duration,
-    bar: &Progress,
-    figures: &mut Figures,
-) -> f64 {
+async fn slice_of(course: &Course, slice: Duration, bar: &Progress, figures: &mut Figures) -> f64 {
     let clock = SystemClock::new();
     let before = course.acked.load(Ordering::Relaxed);
     let mut drawn = before;
@@ -257,7 +267,10 @@ async fn slice_of(
         clock.sleep_until(clock.mono() + step).await;
         let now = course.acked.load(Ordering::Relaxed);
         bar.at((figures.seconds + clock.mono().as_secs_f64()) as u64);
-        bar.message(format!("{:.0}/s", now.saturating_sub(drawn) as f64 / step.as_secs_f64()));
+        bar.message(format!(
+            "{:.0}/s",
+            now.saturating_sub(drawn) as f64 / step.as_secs_f64()
+        ));
         drawn = now;
     }
     let took = clock.mono().as_secs_f64();
@@ -275,15 +288,21 @@ async fn under_fire(
     figures: &mut Figures,
 ) -> Result<(ServerProcess, u64), CliError> {
     let stop = Arc::new(AtomicBool::new(false));
-    let killer =
-        tokio::spawn(chaos::kill_again_and_again(server, every, Arc::clone(&stop), bar.clone()));
+    let killer = tokio::spawn(chaos::kill_again_and_again(
+        server,
+        every,
+        Arc::clone(&stop),
+        bar.clone(),
+    ));
     course.go(None);
     let slice = Duration::from_secs(args.seconds);
     let rate = slice_of(course, slice, bar, figures).await;
     figures.ours.push(rate);
     stop.store(true, Ordering::SeqCst);
     course.stop.store(true, Ordering::SeqCst);
-    killer.await.map_err(|e| CliError::failed("load.chaos", e.to_string()))?
+    killer
+        .await
+        .map_err(|e| CliError::failed("load.chaos", e.to_string()))?
 }
 
 async fn finish(
@@ -309,10 +328,16 @@ fn summary(
 ) -> Result<Report, CliError> {
     let mut times = physical::histogram();
     for tally in &tallies {
-        times.add(&tally.times).map_err(|e| CliError::failed("load.report", e.to_string()))?;
+        times
+            .add(&tally.times)
+            .map_err(|e| CliError::failed("load.report", e.to_string()))?;
     }
-    let ratios: Vec<f64> =
-        figures.ours.iter().zip(&figures.raw).map(|(ours, raw)| ours / raw).collect();
+    let ratios: Vec<f64> = figures
+        .ours
+        .iter()
+        .zip(&figures.raw)
+        .map(|(ours, raw)| ours / raw)
+        .collect();
     let physical = !figures.raw.is_empty();
     Ok(Report {
         mode,
@@ -327,7 +352,9 @@ fn summary(
         p99_ms: quantile_ms(&times, 0.99),
         p999_ms: quantile_ms(&times, 0.999),
         max_ms: times.max() as f64 / 1000.0,
-        raw: physical.then(|| RawFigure { appends_per_s: median(&figures.raw) }),
+        raw: physical.then(|| RawFigure {
+            appends_per_s: median(&figures.raw),
+        }),
         fdatasync: physical.then(|| FdatasyncFigure {
             per_s: median(&figures.fdatasync),
             p50_ms: median(&figures.fdatasync_ms),
@@ -348,5 +375,10 @@ pub(crate) fn verdict(report: &Report) -> Result<(), CliError> {
     }
     let detail = "the log is not what was acknowledged; see `checked`";
     let next = "Keep the data folder and run `longhaul verify` on it.";
-    Err(CliError::new(Exit::Damaged, "load.check_failed", detail, next))
+    Err(CliError::new(
+        Exit::Damaged,
+        "load.check_failed",
+        detail,
+        next,
+    ))
 }

@@ -24,9 +24,10 @@ fn first_and_second(server: &mut Server, claims: &[Claim]) -> (Vec<f64>, Vec<f64
 /// session that is awake takes.
 pub(crate) fn wake() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (events, sessions, goal_ms, goal) in
-        [(10, 400, 2.0, "p99 < 2 ms"), (10_000, 40, 5.0, "p99 < 5 ms")]
-    {
+    for (events, sessions, goal_ms, goal) in [
+        (10, 400, 2.0, "p99 < 2 ms"),
+        (10_000, 40, 5.0, "p99 < 5 ms"),
+    ] {
         let mut server = Server::start(&["runner.enabled=false", "runs.lease_s=600"]);
         let claims = server.claimed(sessions);
         for claim in &claims {
@@ -44,7 +45,12 @@ pub(crate) fn wake() -> Vec<Row> {
         }
         let (p50, p99) = (quantile(&mut waking, 0.5), quantile(&mut waking, 0.99));
         let figure = format!("p50 {p50:.2} ms, p99 {p99:.2} ms");
-        rows.push(Row::new(format!("waking a session of {events} events"), figure, goal, p99 < goal_ms));
+        rows.push(Row::new(
+            format!("waking a session of {events} events"),
+            figure,
+            goal,
+            p99 < goal_ms,
+        ));
     }
     rows
 }

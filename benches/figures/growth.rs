@@ -24,6 +24,14 @@ pub(crate) fn rows() -> Vec<Row> {
         server.append(&claim, 100);
     }
     let last = appends(&mut server, &claim, 2_000);
-    let figure = format!("p50 {last:.3} ms; the first {first:.3} ms: {:.2} ×", last / first);
-    vec![Row::new("appending the 100,000th event of a session", figure, "as fast as the first", last < first * 1.2)]
+    let figure = format!(
+        "p50 {last:.3} ms; the first {first:.3} ms: {:.2} ×",
+        last / first
+    );
+    vec![Row::new(
+        "appending the 100,000th event of a session",
+        figure,
+        "as fast as the first",
+        last < first * 1.2,
+    )]
 }

@@ -31,7 +31,12 @@ struct Row {
 
 impl Row {
     fn new(what: impl Into<String>, figure: String, goal: &'static str, reached: bool) -> Self {
-        Self { what: what.into(), figure, goal, reached }
+        Self {
+            what: what.into(),
+            figure,
+            goal,
+            reached,
+        }
     }
 }
 
@@ -50,7 +55,10 @@ const ALL: &[Bench] = &[
 
 fn main() {
     // Cargo adds `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
     let mut rows = Vec::new();
     for (name, measure) in ALL {
         if words.is_empty() || words.iter().any(|w| name.contains(w.as_str())) {

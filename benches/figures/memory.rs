@@ -15,8 +15,23 @@ pub(crate) fn rows() -> Vec<Row> {
     server.restart();
     let rest = server.resident_mb();
     vec![
-        Row::new("memory, idle", format!("{idle:.0} MB"), "< 60 MB", idle < 60.0),
-        Row::new("memory, 10,000 live sessions", format!("{live:.0} MB"), "< 300 MB", live < 300.0),
-        Row::new("memory, just restarted with them", format!("{rest:.0} MB"), "-", true),
+        Row::new(
+            "memory, idle",
+            format!("{idle:.0} MB"),
+            "< 60 MB",
+            idle < 60.0,
+        ),
+        Row::new(
+            "memory, 10,000 live sessions",
+            format!("{live:.0} MB"),
+            "< 300 MB",
+            live < 300.0,
+        ),
+        Row::new(
+            "memory, just restarted with them",
+            format!("{rest:.0} MB"),
+            "-",
+            true,
+        ),
     ]
 }

@@ -24,10 +24,18 @@ impl Server {
             settings: settings.iter().map(|s| (*s).to_owned()).collect(),
             env: Vec::new(),
         };
-        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let process = tokio.block_on(ServerProcess::start(spec)).unwrap();
         let connection = connect(&tokio, &process.url());
-        Self { tokio, process, connection, _folder: folder }
+        Self {
+            tokio,
+            process,
+            connection,
+            _folder: folder,
+        }
     }
 
     /// Kills it with -9 and starts it again; the time from the start of the new process until it
@@ -41,15 +49,26 @@ impl Server {
     }
 
     pub(crate) fn call(&mut self, method: &str, path: &str, body: &Value) -> Value {
-        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         self.send(method, path, text.as_bytes())
     }
 
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Value {
         let patience = Duration::from_secs(10);
-        let answer = self.tokio.block_on(self.connection.call(method, path, body, patience)).unwrap();
+        let answer = self
+            .tokio
+            .block_on(self.connection.call(method, path, body, patience))
+            .unwrap();
         let text = String::from_utf8_lossy(&answer.body);
-        assert!((200..300).contains(&answer.status), "{method} {path}: {} {text}", answer.status);
+        assert!(
+            (200..300).contains(&answer.status),
+            "{method} {path}: {} {text}",
+            answer.status
+        );
         serde_json::from_slice(&answer.body).unwrap_or(Value::Null)
     }
 
@@ -93,7 +112,11 @@ impl Server {
     /// Events of 1 KiB each through a claim.
     pub(crate) fn append(&mut self, claim: &Claim, events: usize) {
         let body = body(events);
-        self.send("POST", &format!("/v1/claims/{}/events", claim.token), body.as_bytes());
+        self.send(
+            "POST",
+            &format!("/v1/claims/{}/events", claim.token),
+            body.as_bytes(),
+        );
     }
 
     /// Resident memory, MB.
@@ -101,7 +124,12 @@ impl Server {
         let path = format!("/proc/{}/status", self.process.pid());
         let status = std::fs::read_to_string(path).unwrap();
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+            / 1024.0
     }
 }
 
@@ -117,7 +145,9 @@ pub(crate) fn body(events: usize) -> String {
 }
 
 fn connect(tokio: &Runtime, url: &str) -> Connection {
-    tokio.block_on(Endpoint::parse(url, None).unwrap().connect()).unwrap()
+    tokio
+        .block_on(Endpoint::parse(url, None).unwrap().connect())
+        .unwrap()
 }
 
 pub(crate) fn id(answer: &Value) -> String {

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::Catalog;
 use super::profile::{Harness, Release, SandboxProfile};
-use super::store::{Plan, Store, Stored, decode};
+use super::store::{Plan, Stored, decode};
 
 /// Bytes of a deployment's name.
 pub const NAME_BYTES_MAX: usize = 256;

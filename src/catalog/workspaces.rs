@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::Catalog;
 use super::deployments::{NAME_BYTES_MAX, Page};
-use super::store::{Plan, Store, Stored, decode};
+use super::store::{Plan, Stored, decode};
 
 /// Longest life of a checkpoint, seconds.
 pub const CHECKPOINT_TTL_S_MAX: u64 = 30 * 24 * 3_600;

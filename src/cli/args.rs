@@ -6,7 +6,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A durable runtime for agent sessions.
 #[derive(Debug, Parser)]
-#[command(name = "longhaul", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "longhaul",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     /// Print JSON for programs instead of text for people.
     #[arg(long, global = true)]
@@ -83,7 +88,13 @@ pub struct ServerArgs {
     )]
     pub server: String,
     /// The bearer token, where the server wants one.
-    #[arg(long, value_name = "TOKEN", env = "LONGHAUL_TOKEN", hide_env_values = true, global = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "LONGHAUL_TOKEN",
+        hide_env_values = true,
+        global = true
+    )]
     pub token: Option<String>,
     /// The workspace, on a server without tokens.
     #[arg(long, value_name = "ID", env = "LONGHAUL_WORKSPACE", global = true)]
@@ -387,7 +398,12 @@ pub struct LoadArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// The bearer token, where the server wants one.
-    #[arg(long, value_name = "TOKEN", env = "LONGHAUL_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "LONGHAUL_TOKEN",
+        hide_env_values = true
+    )]
     pub token: Option<String>,
 }
 
@@ -403,8 +419,12 @@ mod tests {
 
     #[test]
     fn settings_may_follow_one_flag_or_many() {
-        let one = ["longhaul", "serve", "--data", "d", "--set", "a.b=1", "c.d=2"];
-        let many = ["longhaul", "serve", "--data", "d", "--set", "a.b=1", "--set", "c.d=2"];
+        let one = [
+            "longhaul", "serve", "--data", "d", "--set", "a.b=1", "c.d=2",
+        ];
+        let many = [
+            "longhaul", "serve", "--data", "d", "--set", "a.b=1", "--set", "c.d=2",
+        ];
         for args in [&one[..], &many[..]] {
             let Command::Serve(serve) = Cli::try_parse_from(args).unwrap().command else {
                 panic!("not serve")

@@ -39,10 +39,21 @@ impl Client {
             .user_agent(concat!("longhaul/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| {
-                CliError::new(Exit::Failed, "cli.client", cause(&e), "Check the TLS set-up.")
+                CliError::new(
+                    Exit::Failed,
+                    "cli.client",
+                    cause(&e),
+                    "Check the TLS set-up.",
+                )
             })?;
         let (token, workspace) = (at.token.clone(), at.workspace.clone());
-        Ok(Self { http, base, token, workspace, door: Door::system() })
+        Ok(Self {
+            http,
+            base,
+            token,
+            workspace,
+            door: Door::system(),
+        })
     }
 
     /// The server's address.
@@ -84,7 +95,9 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
         let wall = self.door.clock.wall_ms();
-        let key = uuid::Uuid::from_bytes(self.door.ids.uuid(wall)).simple().to_string();
+        let key = uuid::Uuid::from_bytes(self.door.ids.uuid(wall))
+            .simple()
+            .to_string();
         let mut tried = 1;
         loop {
             let mut request = self.request(method.clone(), path).timeout(CALL_TIMEOUT);
@@ -103,7 +116,10 @@ impl Client {
                 return Err(error);
             }
             let wait = Duration::from_millis(BACKOFF_MS << tried);
-            self.door.clock.sleep_until(self.door.clock.mono() + wait).await;
+            self.door
+                .clock
+                .sleep_until(self.door.clock.mono() + wait)
+                .await;
             tried += 1;
         }
     }
@@ -113,7 +129,10 @@ impl Client {
 pub(crate) async fn answer(response: Response) -> Result<Value, CliError> {
     let status = response.status();
     let url = response.url().to_string();
-    let bytes = response.bytes().await.map_err(|e| CliError::unreachable(&url, cause(&e)))?;
+    let bytes = response
+        .bytes()
+        .await
+        .map_err(|e| CliError::unreachable(&url, cause(&e)))?;
     let json = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     if status.is_success() {
         Ok(json)

@@ -23,7 +23,12 @@ pub(crate) async fn run(command: DeploymentCommand, out: Output) -> Result<(), C
             let mut path = "/v1/deployments?limit=100".to_owned();
             loop {
                 let page = client.get(&path).await?;
-                for d in page.get("deployments").and_then(Value::as_array).into_iter().flatten() {
+                for d in page
+                    .get("deployments")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                {
                     let text = |key: &str| d.get(key).and_then(Value::as_str).unwrap_or("");
                     let revision = d.get("revision").map(Value::to_string).unwrap_or_default();
                     let line = format!("{}  revision {revision}  {}", text("id"), text("name"));

@@ -47,14 +47,35 @@ impl Exit {
         (Exit::Done, "done"),
         (Exit::Failed, "refused or failed; the printed code says why"),
         (Exit::Usage, "the command line is wrong"),
-        (Exit::NotFound, "what the command names does not exist, or was erased"),
-        (Exit::NotAllowed, "the token is missing, unknown, expired or lacks a scope"),
-        (Exit::Conflict, "the state of the session does not allow it now"),
-        (Exit::TryLater, "something is full or stopped at the moment; try again later"),
+        (
+            Exit::NotFound,
+            "what the command names does not exist, or was erased",
+        ),
+        (
+            Exit::NotAllowed,
+            "the token is missing, unknown, expired or lacks a scope",
+        ),
+        (
+            Exit::Conflict,
+            "the state of the session does not allow it now",
+        ),
+        (
+            Exit::TryLater,
+            "something is full or stopped at the moment; try again later",
+        ),
         (Exit::FolderInUse, "another process uses the data folder"),
-        (Exit::NewerFormat, "the data folder was written by a newer version"),
-        (Exit::Damaged, "the data is damaged (also: `verify` or `load` found a fault)"),
-        (Exit::AddressInUse, "the address to listen on is in use or cannot be had"),
+        (
+            Exit::NewerFormat,
+            "the data folder was written by a newer version",
+        ),
+        (
+            Exit::Damaged,
+            "the data is damaged (also: `verify` or `load` found a fault)",
+        ),
+        (
+            Exit::AddressInUse,
+            "the address to listen on is in use or cannot be had",
+        ),
         (Exit::Unreachable, "no server answers at the address"),
         (Exit::DiskFull, "no space left on the device"),
     ];
@@ -89,14 +110,15 @@ pub struct CliError {
 
 impl CliError {
     /// An error with its particulars.
-    pub fn new(
-        exit: Exit,
-        code: &str,
-        detail: impl Into<String>,
-        next: impl Into<String>,
-    ) -> Self {
+    pub fn new(exit: Exit, code: &str, detail: impl Into<String>, next: impl Into<String>) -> Self {
         let (detail, next) = (detail.into(), next.into());
-        Self { exit, code: code.to_owned(), detail, next, extras: Map::new() }
+        Self {
+            exit,
+            code: code.to_owned(),
+            detail,
+            next,
+            extras: Map::new(),
+        }
     }
 
     /// Something failed that has no exit code of its own.
@@ -111,7 +133,12 @@ impl CliError {
             _ => Exit::Failed,
         };
         let detail = format!("{}: {e}", path.display());
-        Self::new(exit, "cli.io", detail, "Check the path, its permissions and the room there.")
+        Self::new(
+            exit,
+            "cli.io",
+            detail,
+            "Check the path, its permissions and the room there.",
+        )
     }
 
     /// The command line asks for something impossible.
@@ -143,7 +170,10 @@ impl CliError {
     pub fn of_problem(status: u16, body: &Value) -> Self {
         let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
         let code = text("code").unwrap_or_else(|| format!("http.{status}"));
-        let next = Code::ALL.iter().find(|c| c.text() == code).map_or("", |c| c.info().next);
+        let next = Code::ALL
+            .iter()
+            .find(|c| c.text() == code)
+            .map_or("", |c| c.info().next);
         let known = ["status", "code", "title", "detail", "type", "instance"];
         let extras = body.as_object().map(|all| {
             let rest = all.iter().filter(|(k, _)| !known.contains(&k.as_str()));
@@ -180,7 +210,11 @@ impl fmt::Display for CliError {
                 write!(f, "\n  {key}: {value}")?;
             }
         }
-        if self.next.is_empty() { Ok(()) } else { write!(f, "\n  next: {}", self.next) }
+        if self.next.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "\n  next: {}", self.next)
+        }
     }
 }
 
@@ -217,9 +251,11 @@ impl From<OpenError> for CliError {
                 "storage.damaged",
                 "Run `longhaul verify --data DIR` to see what is hit. Nothing was changed.",
             ),
-            OpenError::Full { .. } => {
-                (Exit::DiskFull, "storage.full", "Make room on that device and start again.")
-            }
+            OpenError::Full { .. } => (
+                Exit::DiskFull,
+                "storage.full",
+                "Make room on that device and start again.",
+            ),
             OpenError::Io { .. } => (
                 Exit::Failed,
                 "storage.unusable",

@@ -72,7 +72,13 @@ enum Cut {
 impl<'a> Follower<'a> {
     /// Follows from `how.after` on.
     pub(crate) fn new(client: &'a Client, session: &'a str, how: FollowArgs) -> Self {
-        Self { client, session, cursor: how.after, how, clock: SystemClock::new() }
+        Self {
+            client,
+            session,
+            cursor: how.after,
+            how,
+            clock: SystemClock::new(),
+        }
     }
 
     /// Gives every event to `each`, in order, once. `lost` hears of lost connections.
@@ -105,7 +111,10 @@ impl<'a> Follower<'a> {
     }
 
     fn path(&self) -> String {
-        let mut path = format!("/v1/sessions/{}/events/stream?after={}", self.session, self.cursor);
+        let mut path = format!(
+            "/v1/sessions/{}/events/stream?after={}",
+            self.session, self.cursor
+        );
         if self.how.until_boundary {
             path.push_str("&until=boundary");
         }
@@ -125,7 +134,10 @@ impl<'a> Follower<'a> {
         let response = match request.send().await {
             Ok(response) => response,
             Err(e) => {
-                return Ok(Cut::Lost(CliError::unreachable(self.client.base(), cause(&e))));
+                return Ok(Cut::Lost(CliError::unreachable(
+                    self.client.base(),
+                    cause(&e),
+                )));
             }
         };
         if !response.status().is_success() {
@@ -142,7 +154,11 @@ impl<'a> Follower<'a> {
                 Some(Some(Ok(piece))) => piece,
                 Some(Some(Err(e))) => return Ok(Cut::Lost(self.cut(cause(&e)))),
                 Some(None) => return Ok(Cut::Lost(self.cut("the stream ended".into()))),
-                None => return Ok(Cut::Lost(self.cut("nothing came, not even heartbeats".into()))),
+                None => {
+                    return Ok(Cut::Lost(
+                        self.cut("nothing came, not even heartbeats".into()),
+                    ));
+                }
             };
             let frames = match parser.push(&piece) {
                 Ok(frames) => frames,
@@ -177,14 +193,20 @@ impl<'a> Follower<'a> {
             ("end", _) => Ok(Some(Cut::Ended(Ended::Terminal))),
             ("reconnect", _) => Ok(Some(Cut::Reconnect)),
             (_, Some(id)) => {
-                let Ok(seq) = id.parse::<u64>() else { return Ok(None) };
+                let Ok(seq) = id.parse::<u64>() else {
+                    return Ok(None);
+                };
                 // A server that repeats itself must not make us do so.
                 if seq <= self.cursor {
                     return Ok(None);
                 }
                 self.cursor = seq;
                 let boundary = is_boundary(&frame.data);
-                let event = Followed { seq, kind: frame.event, json: frame.data };
+                let event = Followed {
+                    seq,
+                    kind: frame.event,
+                    json: frame.data,
+                };
                 if each(&event)? == Then::Stop {
                     return Ok(Some(Cut::Ended(Ended::Stopped)));
                 }
@@ -207,5 +229,8 @@ fn is_boundary(envelope: &str) -> bool {
 
 fn backoff(failures: u32) -> Duration {
     let (min, max) = BACKOFF_MS;
-    Duration::from_millis(min.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(max))
+    Duration::from_millis(
+        min.saturating_mul(1 << failures.saturating_sub(1).min(10))
+            .min(max),
+    )
 }

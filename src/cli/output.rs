@@ -31,12 +31,20 @@ impl Output {
 
     /// One line for people. Nothing with `--json`.
     pub fn line(self, text: impl Display) -> Result<(), CliError> {
-        if self.json { Ok(()) } else { write_line(&mut io::stdout().lock(), &text) }
+        if self.json {
+            Ok(())
+        } else {
+            write_line(&mut io::stdout().lock(), &text)
+        }
     }
 
     /// One JSON value on a line of its own. Nothing without `--json`.
     pub fn value(self, value: &Value) -> Result<(), CliError> {
-        if self.json { write_line(&mut io::stdout().lock(), value) } else { Ok(()) }
+        if self.json {
+            write_line(&mut io::stdout().lock(), value)
+        } else {
+            Ok(())
+        }
     }
 
     /// The same result for people and for programs.
@@ -47,7 +55,11 @@ impl Output {
 
     /// One line of raw JSON as it came. Nothing without `--json`.
     pub fn raw(self, json: &str) -> Result<(), CliError> {
-        if self.json { write_line(&mut io::stdout().lock(), &json) } else { Ok(()) }
+        if self.json {
+            write_line(&mut io::stdout().lock(), &json)
+        } else {
+            Ok(())
+        }
     }
 
     /// A remark that is no result: to stderr, in both modes. A closed stderr is no reason to
@@ -59,7 +71,11 @@ impl Output {
     /// An error, to stderr. Nothing when nobody reads us any more.
     pub fn error(self, e: &CliError) {
         if !e.is_closed() {
-            if self.json { self.note(e.to_json()) } else { self.note(e) }
+            if self.json {
+                self.note(e.to_json())
+            } else {
+                self.note(e)
+            }
         }
     }
 
@@ -67,8 +83,11 @@ impl Output {
     /// terminal it draws nothing: use [`Progress::say`] for what must be seen then, too.
     pub fn progress(self, total: Option<u64>, what: &str) -> Progress {
         let terminal = io::stderr().is_terminal() && !self.json;
-        let target =
-            if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if terminal {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(total, target);
         let template = match total {
             Some(_) => "{prefix:<22} {bar:30} {pos}/{len} {elapsed} {msg}",
@@ -80,7 +99,11 @@ impl Output {
         }
         bar.set_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, output: self, terminal }
+        Progress {
+            bar,
+            output: self,
+            terminal,
+        }
     }
 }
 
@@ -121,19 +144,25 @@ impl Progress {
 /// What clap has to say: help and version to stdout, usage errors to stderr.
 pub(crate) fn usage(e: &clap::Error) -> Exit {
     let _ = e.print();
-    if e.use_stderr() { Exit::Usage } else { Exit::Done }
+    if e.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Done
+    }
 }
 
 fn write_line(out: &mut dyn Write, text: &dyn Display) -> Result<(), CliError> {
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| match e.kind() {
-        io::ErrorKind::BrokenPipe => CliError::closed(),
-        _ => CliError::new(
-            Exit::Failed,
-            "cli.output_failed",
-            format!("cannot write the output: {e}"),
-            "Check where the output goes.",
-        ),
-    })
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::BrokenPipe => CliError::closed(),
+            _ => CliError::new(
+                Exit::Failed,
+                "cli.output_failed",
+                format!("cannot write the output: {e}"),
+                "Check where the output goes.",
+            ),
+        })
 }
 
 #[cfg(test)]

@@ -29,22 +29,40 @@ pub(crate) async fn run(args: QuickstartArgs, out: Output) -> Result<(), CliErro
     let (data, temporary) = folder(args.data)?;
     let program = std::env::current_exe().map_err(|e| CliError::io(Path::new("longhaul"), &e))?;
     let settings = SETTINGS.iter().map(|s| (*s).to_owned()).collect();
-    let spec = ServerSpec { program, data: data.clone(), settings, env: Vec::new() };
+    let spec = ServerSpec {
+        program,
+        data: data.clone(),
+        settings,
+        env: Vec::new(),
+    };
 
     out.line("A server on an embedded RocksDB, in a process of its own:")?;
     let server = ServerProcess::start(spec).await?;
-    out.line(format!("  {} (pid {}), data in {}\n", server.url(), server.pid(), data.display()))?;
-    let at = ServerArgs { server: server.url(), token: None, workspace: None };
+    out.line(format!(
+        "  {} (pid {}), data in {}\n",
+        server.url(),
+        server.pid(),
+        data.display()
+    ))?;
+    let at = ServerArgs {
+        server: server.url(),
+        token: None,
+        workspace: None,
+    };
     let client = Client::new(&at)?;
 
     let made = client.post("/v1/deployments", &agent()).await?;
     let deployment = id(&made)?;
-    let session = id(&client.post("/v1/sessions", &json!({"agent_deployment": deployment})).await?)?;
+    let session = id(&client
+        .post("/v1/sessions", &json!({"agent_deployment": deployment}))
+        .await?)?;
     out.line("An agent (a script: no model, no keys) and a session with it:")?;
     out.line(format!("  {deployment}\n  {session}\n"))?;
     let message = json!({ "events": [{ "type": "user.message",
         "content": { "text": "please count my lines" } }] });
-    client.post(&format!("/v1/sessions/{session}/events"), &message).await?;
+    client
+        .post(&format!("/v1/sessions/{session}/events"), &message)
+        .await?;
     out.line("A message is sent; these are the session's events as they become durable:\n")?;
 
     let server = watch(&client, &session, server, out).await?;
@@ -60,7 +78,9 @@ fn folder(data: Option<PathBuf>) -> Result<(PathBuf, Option<tempfile::TempDir>),
     if let Some(data) = data {
         return Ok((data, None));
     }
-    let made = tempfile::Builder::new().prefix("longhaul-quickstart-").tempdir();
+    let made = tempfile::Builder::new()
+        .prefix("longhaul-quickstart-")
+        .tempdir();
     let made = made.map_err(|e| CliError::io(&std::env::temp_dir(), &e))?;
     Ok((made.path().join("data"), Some(made)))
 }
@@ -96,7 +116,12 @@ async fn watch(
     mut server: ServerProcess,
     out: Output,
 ) -> Result<ServerProcess, CliError> {
-    let how = FollowArgs { after: 0, until_boundary: true, types: Vec::new(), retries: 50 };
+    let how = FollowArgs {
+        after: 0,
+        until_boundary: true,
+        types: Vec::new(),
+        retries: 50,
+    };
     let mut follower = Follower::new(client, session, how);
     let now = Notify::new();
     let mut results = 0;
@@ -118,10 +143,15 @@ async fn watch(
         clock.sleep_until(clock.mono() + DEAD_FOR).await;
         let pid = server.pid();
         server.kill9()?;
-        out.line(format!("\n        ✗ kill -9 {pid}: the server is gone, in the middle of a command"))?;
+        out.line(format!(
+            "\n        ✗ kill -9 {pid}: the server is gone, in the middle of a command"
+        ))?;
         clock.sleep_until(clock.mono() + DEAD_FOR).await;
         server.restart().await?;
-        out.line(format!("        ✓ started again (pid {}) on the same data", server.pid()))?;
+        out.line(format!(
+            "        ✓ started again (pid {}) on the same data",
+            server.pid()
+        ))?;
         out.line("          the dead attempt's lease runs out in two seconds; then attempt 2\n")
     };
     let (followed, killed) = tokio::join!(follower.run(each, lost), kill);
@@ -134,10 +164,22 @@ fn what_next(kept: Option<&Path>) -> String {
     let mut out = String::from("What to try next:\n");
     let data = kept.unwrap_or_else(|| Path::new("./data"));
     let rows = [
-        (format!("longhaul serve --data {}", data.display()), "a server for yourself"),
-        ("longhaul session list".to_owned(), "what it holds (also: show, follow, send, steer)"),
-        ("longhaul load".to_owned(), "how fast this machine is, checked"),
-        ("longhaul help".to_owned(), "everything else; the README has the HTTP and Rust examples"),
+        (
+            format!("longhaul serve --data {}", data.display()),
+            "a server for yourself",
+        ),
+        (
+            "longhaul session list".to_owned(),
+            "what it holds (also: show, follow, send, steer)",
+        ),
+        (
+            "longhaul load".to_owned(),
+            "how fast this machine is, checked",
+        ),
+        (
+            "longhaul help".to_owned(),
+            "everything else; the README has the HTTP and Rust examples",
+        ),
     ];
     for (command, what) in rows {
         out.push_str(&format!("  {command:<32} {what}\n"));
@@ -147,5 +189,10 @@ fn what_next(kept: Option<&Path>) -> String {
 
 /// The error of a proof that fails.
 fn refuted(what: String) -> CliError {
-    CliError::new(Exit::Damaged, "quickstart.refuted", what, "This is a bug; please report it.")
+    CliError::new(
+        Exit::Damaged,
+        "quickstart.refuted",
+        what,
+        "This is a bug; please report it.",
+    )
 }

@@ -17,7 +17,9 @@ pub(crate) fn event(e: &Value) -> String {
         Some(n) if n > 0 => format!("#{n}"),
         _ => String::new(),
     };
-    format!("{seq:>6}  {kind:<26} {attempt:<3} {}", short(&what)).trim_end().to_owned()
+    format!("{seq:>6}  {kind:<26} {attempt:<3} {}", short(&what))
+        .trim_end()
+        .to_owned()
 }
 
 fn content(kind: &str, c: &Value) -> String {
@@ -33,7 +35,12 @@ fn content(kind: &str, c: &Value) -> String {
             _ => plain(c.get("output")),
         },
         "session.status" => {
-            format!("{} → {}  {}", text(c, "from"), text(c, "to"), text(c, "reason"))
+            format!(
+                "{} → {}  {}",
+                text(c, "from"),
+                text(c, "to"),
+                text(c, "reason")
+            )
         }
         "run.settled" => match c.get("error") {
             Some(Value::Object(error)) => format!(
@@ -47,7 +54,10 @@ fn content(kind: &str, c: &Value) -> String {
         "run.requeued" => text(c, "reason").to_owned(),
         "run.queued" => plain(c.get("trigger")),
         "run.inputs_taken" => {
-            let n = c.get("event_ids").and_then(Value::as_array).map_or(0, Vec::len);
+            let n = c
+                .get("event_ids")
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len);
             format!("{n} taken")
         }
         "run.started" => match c.get("resume") {
@@ -75,9 +85,10 @@ fn plain(v: Option<&Value>) -> String {
     match v {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(s)) => s.clone(),
-        Some(Value::Object(map)) if map.len() == 1 => {
-            map.iter().map(|(k, v)| format!("{k}: {}", plain(Some(v)))).collect()
-        }
+        Some(Value::Object(map)) if map.len() == 1 => map
+            .iter()
+            .map(|(k, v)| format!("{k}: {}", plain(Some(v))))
+            .collect(),
         Some(v) => v.to_string(),
     }
 }
@@ -86,8 +97,11 @@ fn plain(v: Option<&Value>) -> String {
 /// rewrite the reader's terminal.
 fn short(s: &str) -> String {
     let clean = s.trim_end().replace('\n', " ⏎ ");
-    let mut out: String =
-        clean.chars().filter(|c| !c.is_control()).take(TEXT_CHARS_MAX).collect();
+    let mut out: String = clean
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(TEXT_CHARS_MAX)
+        .collect();
     if clean.chars().count() > TEXT_CHARS_MAX {
         out.push('…');
     }
@@ -103,13 +117,33 @@ pub(crate) fn session(s: &Value) -> String {
         }
     };
     let revision = plain(s.get("agent_deployment_revision_number"));
-    row("deployment", format!("{} revision {revision}", text(s, "agent_deployment")));
+    row(
+        "deployment",
+        format!("{} revision {revision}", text(s, "agent_deployment")),
+    );
     row("principal", text(s, "principal").to_owned());
     row("last seq", plain(s.get("last_seq")));
     if let Some(run) = s.get("run").filter(|r| r.is_object()) {
-        let tries = format!("{} of {}", plain(run.get("attempt")), plain(run.get("attempts_max")));
-        row("run", format!("{} {}, attempt {tries}", text(run, "id"), text(run, "state")));
-        for key in ["blocked_by", "target", "next_retry_at", "startup_deadline", "deadline"] {
+        let tries = format!(
+            "{} of {}",
+            plain(run.get("attempt")),
+            plain(run.get("attempts_max"))
+        );
+        row(
+            "run",
+            format!(
+                "{} {}, attempt {tries}",
+                text(run, "id"),
+                text(run, "state")
+            ),
+        );
+        for key in [
+            "blocked_by",
+            "target",
+            "next_retry_at",
+            "startup_deadline",
+            "deadline",
+        ] {
             row(key, plain(run.get(key)));
         }
     }
@@ -117,17 +151,35 @@ pub(crate) fn session(s: &Value) -> String {
         let error = last.get("error").filter(|e| !e.is_null());
         let error = error.map(|e| format!(": {} ({})", text(e, "message"), text(e, "code")));
         let outcome = text(last, "outcome");
-        row("last run", format!("{} {outcome}{}", text(last, "id"), error.unwrap_or_default()));
+        row(
+            "last run",
+            format!(
+                "{} {outcome}{}",
+                text(last, "id"),
+                error.unwrap_or_default()
+            ),
+        );
     }
-    for item in s.get("waiting_on").and_then(Value::as_array).into_iter().flatten() {
+    for item in s
+        .get("waiting_on")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         row("waiting on", plain(Some(item)));
     }
     row("paused by", text(s, "paused_by").to_owned());
     if s.get("untaken_inputs").and_then(Value::as_u64).unwrap_or(0) > 0 {
-        row("untaken", format!("{} messages", plain(s.get("untaken_inputs"))));
+        row(
+            "untaken",
+            format!("{} messages", plain(s.get("untaken_inputs"))),
+        );
     }
     for key in ["usage", "budget", "metadata"] {
-        if s.get(key).and_then(Value::as_object).is_some_and(|m| !m.is_empty()) {
+        if s.get(key)
+            .and_then(Value::as_object)
+            .is_some_and(|m| !m.is_empty())
+        {
             row(key, s.get(key).map(Value::to_string).unwrap_or_default());
         }
     }
@@ -139,7 +191,11 @@ pub(crate) fn session(s: &Value) -> String {
 /// A session as one line of a list.
 pub(crate) fn session_line(s: &Value) -> String {
     let (id, status) = (text(s, "id"), text(s, "status"));
-    format!("{id}  {status:<12} {}  {}", text(s, "created_at"), text(s, "principal"))
+    format!(
+        "{id}  {status:<12} {}  {}",
+        text(s, "created_at"),
+        text(s, "principal")
+    )
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use crate::telemetry;
 /// Works for the server until it is told to stop.
 pub(crate) async fn run(args: RunnerArgs, out: Output) -> Result<(), CliError> {
     telemetry::init_logs(out.is_json());
-    let runner = RunnerConfig { capacity: args.capacity as usize, ..RunnerConfig::default() };
+    let runner = RunnerConfig {
+        capacity: args.capacity as usize,
+        ..RunnerConfig::default()
+    };
     let config = RemoteConfig {
         server: args.at.server.clone(),
         token: args.at.token,

@@ -32,7 +32,10 @@ async fn serve(
 ) -> Result<(), CliError> {
     let listener = api::bind(runtime)?;
     let address = listener.local_addr().map_err(ServeError::from)?;
-    let shown = format!("listening on http://{address}, data in {}", args.data.display());
+    let shown = format!(
+        "listening on http://{address}, data in {}",
+        args.data.display()
+    );
     let value = json!({ "listening": format!("http://{address}"), "data": args.data });
     // Nobody may be reading; the server serves all the same.
     let _ = out.result(shown, &value);
@@ -44,8 +47,11 @@ async fn serve(
 fn config(args: &ServeArgs) -> Result<Config, CliError> {
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let sources =
-        Sources { file: args.config.clone(), env: env.collect(), set: args.set.clone() };
+    let sources = Sources {
+        file: args.config.clone(),
+        env: env.collect(),
+        set: args.set.clone(),
+    };
     let mut config = sources.load()?;
     config.storage.data_dir.clone_from(&args.data);
     config.http.listen = address(&args.listen)?;

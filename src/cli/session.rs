@@ -21,16 +21,32 @@ const STDIN_BYTES_MAX: u64 = 5 << 20;
 pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliError> {
     use SessionCommand as S;
     match command {
-        S::Create { deployment, revision, message, metadata, at } => {
+        S::Create {
+            deployment,
+            revision,
+            message,
+            metadata,
+            at,
+        } => {
             let body = creation(&deployment, revision, message, &metadata)?;
             let made = Client::new(&at)?.post("/v1/sessions", &body).await?;
             out.result(made.get("id").and_then(Value::as_str).unwrap_or(""), &made)
         }
-        S::Send { session, text, follow, at } => {
+        S::Send {
+            session,
+            text,
+            follow,
+            at,
+        } => {
             let events = json!([{ "type": "user.message", "content": { "text": words(text)? } }]);
             submit(&Client::new(&at)?, &session, events, follow, out).await
         }
-        S::Steer { session, text, follow, at } => {
+        S::Steer {
+            session,
+            text,
+            follow,
+            at,
+        } => {
             let events = json!([
                 { "type": "user.interrupt", "content": {} },
                 { "type": "user.message", "content": { "text": words(text)? } },
@@ -43,7 +59,11 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             out.result(render::session(&shown), &shown)
         }
         S::List { status, limit, at } => list(&Client::new(&at)?, status, limit, out).await,
-        S::Interrupt { session, reason, at } => {
+        S::Interrupt {
+            session,
+            reason,
+            at,
+        } => {
             let mut content = Map::new();
             if let Some(reason) = reason {
                 content.insert("reason".into(), reason.into());
@@ -51,12 +71,26 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             let events = json!([{ "type": "user.interrupt", "content": content }]);
             submit(&Client::new(&at)?, &session, events, false, out).await
         }
-        S::Answer { session, item, answers, dismiss, output, at } => {
+        S::Answer {
+            session,
+            item,
+            answers,
+            dismiss,
+            output,
+            at,
+        } => {
             let client = Client::new(&at)?;
             let event = answer(&client, &session, item, answers, dismiss, output).await?;
             submit(&client, &session, json!([event]), false, out).await
         }
-        S::Approve { session, item, deny, edited_input, reason, at } => {
+        S::Approve {
+            session,
+            item,
+            deny,
+            edited_input,
+            reason,
+            at,
+        } => {
             let client = Client::new(&at)?;
             let id = the_item(&client, &session, item, "approval_id").await?;
             let decision = if deny { "denied" } else { "granted" };
@@ -91,7 +125,13 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
 fn path(session: &str, rest: &str) -> String {
     let safe: String = session
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '_' {
+                c
+            } else {
+                '-'
+            }
+        })
         .collect();
     format!("/v1/sessions/{safe}{rest}")
 }
@@ -121,7 +161,9 @@ fn creation(
         let mut pairs = Map::new();
         for pair in metadata {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(CliError::usage(format!("--metadata {pair:?} is not KEY=VALUE")));
+                return Err(CliError::usage(format!(
+                    "--metadata {pair:?} is not KEY=VALUE"
+                )));
             };
             pairs.insert(key.to_owned(), value.into());
         }
@@ -132,17 +174,23 @@ fn creation(
 
 /// The text itself, or stdin for `-`.
 fn words(text: String) -> Result<String, CliError> {
-    if text == "-" { read_text(Path::new("-")) } else { Ok(text) }
+    if text == "-" {
+        read_text(Path::new("-"))
+    } else {
+        Ok(text)
+    }
 }
 
 /// A file's text, or stdin for `-`; bounded.
 pub(crate) fn read_text(from: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let read = if from == Path::new("-") {
-        std::io::stdin().lock().take(STDIN_BYTES_MAX).read_to_string(&mut text)
+        std::io::stdin()
+            .lock()
+            .take(STDIN_BYTES_MAX)
+            .read_to_string(&mut text)
     } else {
-        std::fs::File::open(from)
-            .and_then(|f| f.take(STDIN_BYTES_MAX).read_to_string(&mut text))
+        std::fs::File::open(from).and_then(|f| f.take(STDIN_BYTES_MAX).read_to_string(&mut text))
     };
     read.map_err(|e| CliError::usage(format!("cannot read {}: {e}", from.display())))?;
     Ok(text)
@@ -155,9 +203,19 @@ async fn submit(
     then_follow: bool,
     out: Output,
 ) -> Result<(), CliError> {
-    let answer = client.post(&path(session, "/events"), &json!({ "events": events })).await?;
-    let accepted = answer.get("events").and_then(Value::as_array).cloned().unwrap_or_default();
-    let first = accepted.first().and_then(|e| e.get("seq")).and_then(Value::as_u64).unwrap_or(0);
+    let answer = client
+        .post(&path(session, "/events"), &json!({ "events": events }))
+        .await?;
+    let accepted = answer
+        .get("events")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let first = accepted
+        .first()
+        .and_then(|e| e.get("seq"))
+        .and_then(Value::as_u64)
+        .unwrap_or(0);
     if then_follow {
         let how = FollowArgs {
             after: first.saturating_sub(1),
@@ -176,8 +234,13 @@ async fn submit(
 }
 
 async fn end(client: &Client, session: &str, verb: &str, out: Output) -> Result<(), CliError> {
-    let answer = client.post(&path(session, &format!("/{verb}")), &json!({})).await?;
-    let status = answer.get("status").and_then(Value::as_str).unwrap_or("done");
+    let answer = client
+        .post(&path(session, &format!("/{verb}")), &json!({}))
+        .await?;
+    let status = answer
+        .get("status")
+        .and_then(Value::as_str)
+        .unwrap_or("done");
     out.result(format!("{session}  {status}"), &answer)
 }
 
@@ -203,7 +266,10 @@ async fn list(
             out.result(render::session_line(s), s)?;
         }
         left = left.saturating_sub(sessions.map_or(0, Vec::len));
-        page = answer.get("next_page").and_then(Value::as_str).map(str::to_owned);
+        page = answer
+            .get("next_page")
+            .and_then(Value::as_str)
+            .map(str::to_owned);
         if page.is_none() {
             break;
         }
@@ -228,7 +294,11 @@ pub(crate) async fn follow(
         Ok(Then::Go)
     };
     let lost = |e: &CliError, wait: std::time::Duration| {
-        out.note(format!("… {}; trying again in {} ms", e.detail, wait.as_millis()));
+        out.note(format!(
+            "… {}; trying again in {} ms",
+            e.detail,
+            wait.as_millis()
+        ));
     };
     if follower.run(each, lost).await? == Ended::Terminal {
         out.line("        the session has ended")?;
@@ -272,13 +342,21 @@ async fn the_item(
     }
     let shown = client.get(&path(session, "")).await?;
     let waits = shown.get("waiting_on").and_then(Value::as_array);
-    let mut ids = waits.into_iter().flatten().filter_map(|w| w.get(kind)?.as_str());
+    let mut ids = waits
+        .into_iter()
+        .flatten()
+        .filter_map(|w| w.get(kind)?.as_str());
     match (ids.next(), ids.next()) {
         (Some(only), None) => Ok(only.to_owned()),
         (None, _) => {
             let detail = format!("{session} waits for no {kind}");
             let next = "See `longhaul session show`; name an item with --item.";
-            Err(CliError::new(Exit::Conflict, "cli.nothing_open", detail, next))
+            Err(CliError::new(
+                Exit::Conflict,
+                "cli.nothing_open",
+                detail,
+                next,
+            ))
         }
         (Some(_), Some(_)) => {
             let detail = format!("{session} waits for several items");

@@ -15,7 +15,13 @@ const LIFE_S_MAX: u64 = 3_650 * 86_400;
 
 /// Makes a token: prints its text once, and the line that lets a server know it.
 pub(crate) fn run(command: TokenCommand, out: Output) -> Result<(), CliError> {
-    let TokenCommand::New { kind, id, workspace, scopes, expires_in } = command;
+    let TokenCommand::New {
+        kind,
+        id,
+        workspace,
+        scopes,
+        expires_in,
+    } = command;
     let door = Door::system();
     let workspace = WorkspaceRef::parse(&workspace)
         .map_err(|_| CliError::usage(format!("{workspace:?} is not `default` or a ws_ id")))?;
@@ -33,11 +39,20 @@ pub(crate) fn run(command: TokenCommand, out: Output) -> Result<(), CliError> {
     };
     let token = NewToken::mint(&door);
     let hash = token.hash.to_string();
-    let line = TokenLine { hash, workspace, kind, id, scopes: scopes?, expires_at };
-    let line = serde_json::to_value(line)
-        .map_err(|e| CliError::failed("cli.token", e.to_string()))?;
+    let line = TokenLine {
+        hash,
+        workspace,
+        kind,
+        id,
+        scopes: scopes?,
+        expires_at,
+    };
+    let line =
+        serde_json::to_value(line).map_err(|e| CliError::failed("cli.token", e.to_string()))?;
     out.line(format!("token (shown only now):\n  {}\n", token.secret))?;
-    out.line(format!("line for the server's `auth.tokens_file`:\n  {line}"))?;
+    out.line(format!(
+        "line for the server's `auth.tokens_file`:\n  {line}"
+    ))?;
     out.value(&json!({ "token": token.secret, "line": line }))
 }
 
@@ -59,9 +74,17 @@ fn seconds(text: &str) -> Result<u64, CliError> {
         'd' => 86_400,
         _ => return Err(bad()),
     };
-    let count: u64 = text.strip_suffix(unit).unwrap_or("").parse().map_err(|_| bad())?;
+    let count: u64 = text
+        .strip_suffix(unit)
+        .unwrap_or("")
+        .parse()
+        .map_err(|_| bad())?;
     let total = count.checked_mul(each).ok_or_else(bad)?;
-    if (1..=LIFE_S_MAX).contains(&total) { Ok(total) } else { Err(bad()) }
+    if (1..=LIFE_S_MAX).contains(&total) {
+        Ok(total)
+    } else {
+        Err(bad())
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +95,17 @@ mod tests {
     fn durations_have_a_unit_and_bounds() {
         assert_eq!(seconds("30d").unwrap(), 2_592_000);
         assert_eq!(seconds("90s").unwrap(), 90);
-        for bad in ["", "d", "30", "0d", "-1d", "99999999999999999999d", "4000d", "5w", "30ä"] {
+        for bad in [
+            "",
+            "d",
+            "30",
+            "0d",
+            "-1d",
+            "99999999999999999999d",
+            "4000d",
+            "5w",
+            "30ä",
+        ] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

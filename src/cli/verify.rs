@@ -32,7 +32,11 @@ pub(crate) fn run(args: &VerifyArgs, out: Output) -> Result<(), CliError> {
     if report.findings_left_out > 0 {
         out.line(format!("… and {} more", report.findings_left_out))?;
     }
-    let torn = if report.torn_tail { "; a torn tail, never acknowledged, will be cut" } else { "" };
+    let torn = if report.torn_tail {
+        "; a torn tail, never acknowledged, will be cut"
+    } else {
+        ""
+    };
     let found = report.findings.len() as u64 + report.findings_left_out;
     let summary = format!(
         "{} sessions, {} records in order, {found} faults{torn}",
@@ -46,7 +50,12 @@ pub(crate) fn run(args: &VerifyArgs, out: Output) -> Result<(), CliError> {
     }
     let detail = format!("{} is damaged", args.data.display());
     let next = "Keep the folder as it is and restore from a backup.";
-    Err(CliError::new(Exit::Damaged, "storage.damaged", detail, next))
+    Err(CliError::new(
+        Exit::Damaged,
+        "storage.damaged",
+        detail,
+        next,
+    ))
 }
 
 fn session(finding: &Finding) -> Option<SessionId> {

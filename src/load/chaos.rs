@@ -29,10 +29,15 @@ pub(crate) async fn kill_again_and_again(
             server.restart().await?;
             kills += 1;
             let away = clock.mono().saturating_sub(killed).as_millis();
-            bar.say(format!("kill -9 number {kills}: the server was back after {away} ms"));
+            bar.say(format!(
+                "kill -9 number {kills}: the server was back after {away} ms"
+            ));
             next = clock.mono() + every;
         } else if server.ended()?.is_some() {
-            let detail = format!("the server ended by itself; its log ends in:\n{}", server.log());
+            let detail = format!(
+                "the server ended by itself; its log ends in:\n{}",
+                server.log()
+            );
             return Err(CliError::failed("load.server", detail));
         }
         clock.sleep_until(clock.mono() + LOOK_EVERY).await;

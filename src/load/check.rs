@@ -78,7 +78,9 @@ pub(crate) async fn check(
     let mut total = Checked::default();
     for tally in tallies {
         for ack in &tally.acks {
-            let Some(e) = expected.get_mut(ack.slot as usize) else { continue };
+            let Some(e) = expected.get_mut(ack.slot as usize) else {
+                continue;
+            };
             // Two acknowledgements of one position: one of them is lost.
             if e.acked.insert(ack.seq, (tally.client, ack.count)).is_some() {
                 total.lost += 1;
@@ -102,7 +104,9 @@ pub(crate) async fn check(
             let fleet = Arc::clone(fleet);
             readers.spawn(async move { session(&fleet, index, expected).await });
         }
-        let Some(found) = readers.join_next().await else { return Ok(total) };
+        let Some(found) = readers.join_next().await else {
+            return Ok(total);
+        };
         total.add(found.map_err(|e| CliError::failed("load.check", e.to_string()))??);
         done += 1;
         bar.at(done);
@@ -127,13 +131,21 @@ struct Envelope<'a> {
 
 async fn session(fleet: &Fleet, index: usize, expected: Expected) -> Result<Checked, CliError> {
     let mut lane = fleet.target.lane();
-    let mut reading = Reading { expected, ..Reading::default() };
-    let Some(slot) = fleet.slots.get(index) else { return Ok(Checked::default()) };
+    let mut reading = Reading {
+        expected,
+        ..Reading::default()
+    };
+    let Some(slot) = fleet.slots.get(index) else {
+        return Ok(Checked::default());
+    };
     let mut after = 0;
     loop {
         let body = page(&mut lane, &slot.session, after).await?;
         let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| {
-            CliError::failed("load.check", format!("a page of {} is not JSON: {e}", slot.session))
+            CliError::failed(
+                "load.check",
+                format!("a page of {} is not JSON: {e}", slot.session),
+            )
         })?;
         page.events.iter().for_each(|e| reading.take(e));
         match page.next_after {
@@ -212,7 +224,10 @@ fn marker(content: &str) -> Option<(u32, u64)> {
     let text = text.get(..MARKER_BYTES)?;
     let (client, rest) = text.split_once('-')?;
     let count = rest.strip_suffix('-')?;
-    Some((u32::from_str_radix(client, 16).ok()?, u64::from_str_radix(count, 16).ok()?))
+    Some((
+        u32::from_str_radix(client, 16).ok()?,
+        u64::from_str_radix(count, 16).ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -221,25 +236,43 @@ mod tests {
 
     fn read(log: &[(u64, &str)], acked: &[(u64, u64)], unknown: &[u64]) -> Checked {
         let expected = Expected {
-            acked: acked.iter().map(|(seq, count)| (*seq, (1, *count))).collect(),
+            acked: acked
+                .iter()
+                .map(|(seq, count)| (*seq, (1, *count)))
+                .collect(),
             unknown: unknown.iter().map(|count| (1, *count)).collect(),
         };
-        let mut reading = Reading { expected, ..Reading::default() };
+        let mut reading = Reading {
+            expected,
+            ..Reading::default()
+        };
         for (seq, kind) in log {
             let count = kind.strip_prefix('m').map(|n| n.parse::<u64>().unwrap());
             let content = count.map(|n| {
                 let text = format!("{{\"text\":\"{:08x}-{n:012x}-pad\"}}", 1);
                 RawValue::from_string(text).unwrap()
             });
-            let kind = if count.is_some() { "agent.message" } else { "run.queued" };
-            reading.take(&Envelope { seq: *seq, kind, content: content.as_deref() });
+            let kind = if count.is_some() {
+                "agent.message"
+            } else {
+                "run.queued"
+            };
+            reading.take(&Envelope {
+                seq: *seq,
+                kind,
+                content: content.as_deref(),
+            });
         }
         reading.end()
     }
 
     #[test]
     fn a_whole_log_is_clean() {
-        let got = read(&[(1, "q"), (2, "m0"), (3, "m1"), (4, "m2")], &[(2, 0), (4, 2)], &[1]);
+        let got = read(
+            &[(1, "q"), (2, "m0"), (3, "m1"), (4, "m2")],
+            &[(2, 0), (4, 2)],
+            &[1],
+        );
         assert!(got.is_clean(), "{got:?}");
         assert_eq!(got.unknown_found, 1);
     }
@@ -247,11 +280,20 @@ mod tests {
     #[test]
     fn each_fault_is_seen() {
         assert_eq!(read(&[(1, "m0")], &[(1, 0), (2, 1)], &[]).lost, 1);
-        assert_eq!(read(&[(1, "m0"), (2, "m1")], &[(1, 0), (2, 5)], &[1]).lost, 1);
+        assert_eq!(
+            read(&[(1, "m0"), (2, "m1")], &[(1, 0), (2, 5)], &[1]).lost,
+            1
+        );
         assert_eq!(read(&[(1, "q")], &[(1, 0)], &[]).lost, 1);
-        assert_eq!(read(&[(1, "m0"), (3, "m1")], &[(1, 0), (3, 1)], &[]).gaps, 1);
+        assert_eq!(
+            read(&[(1, "m0"), (3, "m1")], &[(1, 0), (3, 1)], &[]).gaps,
+            1
+        );
         assert_eq!(read(&[(1, "m0"), (2, "m0")], &[(1, 0)], &[0]).doubled, 1);
-        assert_eq!(read(&[(1, "m1"), (2, "m0")], &[(1, 1), (2, 0)], &[]).out_of_order, 1);
+        assert_eq!(
+            read(&[(1, "m1"), (2, "m0")], &[(1, 1), (2, 0)], &[]).out_of_order,
+            1
+        );
         assert_eq!(read(&[(1, "m9")], &[], &[]).foreign, 1);
     }
 }

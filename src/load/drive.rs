@@ -113,8 +113,14 @@ pub(crate) async fn client(course: Arc<Course>, id: u32) -> Result<Tally, CliErr
         repeated: 0,
     };
     let lane = course.fleet.target.lane();
-    let mut client =
-        Client { course, id, lane, clock: SystemClock::new(), body: Vec::new(), tally };
+    let mut client = Client {
+        course,
+        id,
+        lane,
+        clock: SystemClock::new(),
+        body: Vec::new(),
+        tally,
+    };
     client.run().await?;
     Ok(client.tally)
 }
@@ -150,7 +156,11 @@ impl Client {
                 End::Acked(seq) => {
                     let took = self.clock.mono().saturating_sub(from);
                     self.tally.times.saturating_record(micros(took));
-                    self.tally.acks.push(Ack { slot: slot as u32, seq, count });
+                    self.tally.acks.push(Ack {
+                        slot: slot as u32,
+                        seq,
+                        count,
+                    });
                     course.acked.fetch_add(1, Ordering::Relaxed);
                 }
                 End::Unknown => self.tally.unknown.push((slot as u32, count)),
@@ -172,12 +182,20 @@ impl Client {
         loop {
             let held = course.fleet.claim(&mut self.lane, slot).await?;
             // Sent under another claim without an answer: repeating it could double it.
-            if tried.as_ref().is_some_and(|before| !Arc::ptr_eq(before, &held)) {
+            if tried
+                .as_ref()
+                .is_some_and(|before| !Arc::ptr_eq(before, &held))
+            {
                 return Ok(End::Unknown);
             }
-            let n = course.numbered.then(|| held.calls.load(Ordering::Relaxed) + 1);
+            let n = course
+                .numbered
+                .then(|| held.calls.load(Ordering::Relaxed) + 1);
             self.write_body(n, count, text);
-            let call = Call::Verb { token: &held.token, verb: "events" };
+            let call = Call::Verb {
+                token: &held.token,
+                verb: "events",
+            };
             let answer = self.lane.call(call, &self.body).await;
             let sent = match answer {
                 Ok(answer) if answer.status == 202 => {
@@ -200,7 +218,11 @@ impl Client {
             if course.stop.load(Ordering::SeqCst)
                 && self.clock.mono().saturating_sub(started) > AWAY_MAX / 4
             {
-                return Ok(if tried.is_some() { End::Unknown } else { End::Ended });
+                return Ok(if tried.is_some() {
+                    End::Unknown
+                } else {
+                    End::Ended
+                });
             }
             if self.clock.mono().saturating_sub(started) > AWAY_MAX {
                 let detail = format!("no answer from {} any more", course.fleet.target.name());
@@ -274,8 +296,14 @@ pub(crate) fn seq_of(answer: &[u8]) -> Result<u64, CliError> {
     let read: Result<Accepted, _> = serde_json::from_slice(answer);
     let seq = read.ok().and_then(|a| a.events.first().map(|e| e.seq));
     seq.ok_or_else(|| {
-        let shown = String::from_utf8_lossy(answer).chars().take(200).collect::<String>();
-        CliError::failed("load.answer", format!("an answer without a position: {shown}"))
+        let shown = String::from_utf8_lossy(answer)
+            .chars()
+            .take(200)
+            .collect::<String>();
+        CliError::failed(
+            "load.answer",
+            format!("an answer without a position: {shown}"),
+        )
     })
 }
 

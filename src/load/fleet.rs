@@ -59,7 +59,10 @@ pub(crate) struct Held {
 
 impl Slot {
     fn held(&self) -> Option<Arc<Held>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -77,8 +80,15 @@ impl Fleet {
             "snapshot_clone": false, "capacity": sessions });
         let runner = text(&lane.must(Call::Enrol, &enrol).await?, "id")?;
         let ids = make_sessions(&target, &agent, sessions, bar).await?;
-        let by_session = ids.iter().enumerate().map(|(i, id)| (id.clone(), i)).collect();
-        let slots = ids.into_iter().map(|session| Slot { session, token: Mutex::new(None) });
+        let by_session = ids
+            .iter()
+            .enumerate()
+            .map(|(i, id)| (id.clone(), i))
+            .collect();
+        let slots = ids.into_iter().map(|session| Slot {
+            session,
+            token: Mutex::new(None),
+        });
         let fleet = Arc::new(Self {
             target,
             runner,
@@ -119,7 +129,10 @@ impl Fleet {
     pub(crate) async fn claim(&self, lane: &mut Lane, index: usize) -> Result<Arc<Held>, CliError> {
         let started = self.clock.mono();
         loop {
-            let slot = self.slots.get(index).ok_or_else(|| CliError::failed("load.slot", ""))?;
+            let slot = self
+                .slots
+                .get(index)
+                .ok_or_else(|| CliError::failed("load.slot", ""))?;
             if let Some(held) = slot.held() {
                 held.used_ms.store(self.now_ms(), Ordering::Relaxed);
                 return Ok(held);
@@ -131,7 +144,9 @@ impl Fleet {
             let _one = self.claiming.lock().await;
             if slot.held().is_none() && self.claim_some(lane).await.is_err() {
                 // The server is away: it is asked again until the time is over.
-                self.clock.sleep_until(self.clock.mono() + Duration::from_millis(50)).await;
+                self.clock
+                    .sleep_until(self.clock.mono() + Duration::from_millis(50))
+                    .await;
             }
         }
     }
@@ -147,21 +162,46 @@ impl Fleet {
     }
 
     async fn claim_some(&self, lane: &mut Lane) -> Result<usize, CliError> {
-        let call = Call::Claims { runner: &self.runner, max: CLAIMS_AT_ONCE };
+        let call = Call::Claims {
+            runner: &self.runner,
+            max: CLAIMS_AT_ONCE,
+        };
         let answer = lane.must(call, &json!({})).await?;
-        let claims = answer.get("claims").and_then(Value::as_array).cloned().unwrap_or_default();
+        let claims = answer
+            .get("claims")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         let mut got = 0;
         for claim in claims {
             let token = text(&claim, "claim_token")?;
             let session = text(&claim, "session_id")?;
             // A session that is not ours: another user's on the same server. Give it back.
             let Some(index) = self.by_session.get(&session) else {
-                lane.must(Call::Verb { token: &token, verb: "release" }, &json!({})).await?;
+                lane.must(
+                    Call::Verb {
+                        token: &token,
+                        verb: "release",
+                    },
+                    &json!({}),
+                )
+                .await?;
                 continue;
             };
-            lane.must(Call::Verb { token: &token, verb: "ready" }, &json!({ "n": 1 })).await?;
+            lane.must(
+                Call::Verb {
+                    token: &token,
+                    verb: "ready",
+                },
+                &json!({ "n": 1 }),
+            )
+            .await?;
             let used_ms = AtomicU64::new(self.now_ms());
-            let held = Arc::new(Held { token, calls: AtomicU64::new(1), used_ms });
+            let held = Arc::new(Held {
+                token,
+                calls: AtomicU64::new(1),
+                used_ms,
+            });
             if let Some(slot) = self.slots.get(*index) {
                 *slot.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
             }
@@ -176,10 +216,17 @@ impl Fleet {
         loop {
             self.clock.sleep_until(self.clock.mono() + BEAT_EVERY).await;
             for index in 0..self.slots.len() {
-                let Some(held) = self.slots.get(index).and_then(Slot::held) else { continue };
-                let idle = self.now_ms().saturating_sub(held.used_ms.load(Ordering::Relaxed));
+                let Some(held) = self.slots.get(index).and_then(Slot::held) else {
+                    continue;
+                };
+                let idle = self
+                    .now_ms()
+                    .saturating_sub(held.used_ms.load(Ordering::Relaxed));
                 if u128::from(idle) >= BEAT_EVERY.as_millis() {
-                    let call = Call::Verb { token: &held.token, verb: "heartbeat" };
+                    let call = Call::Verb {
+                        token: &held.token,
+                        verb: "heartbeat",
+                    };
                     // A lost claim is found by its next call, a lost server by everyone.
                     let _ = lane.call(call, b"{}").await;
                     held.used_ms.store(self.now_ms(), Ordering::Relaxed);
@@ -197,7 +244,14 @@ impl Fleet {
                 let mut lane = fleet.target.lane();
                 for slot in fleet.slots.iter().skip(maker).step_by(MAKERS) {
                     // A courtesy: what fails here was counted and checked already.
-                    let _ = lane.call(Call::Cancel { session: &slot.session }, b"{}").await;
+                    let _ = lane
+                        .call(
+                            Call::Cancel {
+                                session: &slot.session,
+                            },
+                            b"{}",
+                        )
+                        .await;
                 }
             });
         }

@@ -31,8 +31,14 @@ impl Endpoint {
         if !plain {
             return None;
         }
-        let with_port = authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
-        let authority = if with_port { authority.into() } else { format!("{authority}:80") };
+        let with_port = authority
+            .rsplit_once(':')
+            .is_some_and(|(_, p)| p.parse::<u16>().is_ok());
+        let authority = if with_port {
+            authority.into()
+        } else {
+            format!("{authority}:80")
+        };
         let mut headers = format!("host: {authority}\r\ncontent-type: application/json\r\n");
         if let Some(token) = token.filter(|t| t.chars().all(|c| c.is_ascii_graphic())) {
             headers.push_str(&format!("authorization: Bearer {token}\r\n"));
@@ -50,7 +56,13 @@ impl Endpoint {
         let stream = TcpStream::connect(&self.authority).await?;
         stream.set_nodelay(true)?;
         let (headers, buffer) = (self.headers.clone(), Vec::with_capacity(4096));
-        Ok(Connection { stream, headers, out: Vec::with_capacity(4096), buffer, broken: false })
+        Ok(Connection {
+            stream,
+            headers,
+            out: Vec::with_capacity(4096),
+            buffer,
+            broken: false,
+        })
     }
 }
 
@@ -123,8 +135,18 @@ impl Connection {
         while self.buffer.len() < end {
             self.read_some().await?;
         }
-        let body = self.buffer.get(head.bytes..end).unwrap_or_default().to_vec();
-        Ok((HttpAnswer { status: head.status, body }, head.keep))
+        let body = self
+            .buffer
+            .get(head.bytes..end)
+            .unwrap_or_default()
+            .to_vec();
+        Ok((
+            HttpAnswer {
+                status: head.status,
+                body,
+            },
+            head.keep,
+        ))
     }
 
     async fn read_some(&mut self) -> io::Result<()> {
@@ -145,7 +167,9 @@ struct Head {
 impl Head {
     /// `None` while it is not whole.
     fn parse(buffer: &[u8]) -> io::Result<Option<Self>> {
-        let Some(end) = buffer.windows(4).position(|w| w == b"\r\n\r\n") else { return Ok(None) };
+        let Some(end) = buffer.windows(4).position(|w| w == b"\r\n\r\n") else {
+            return Ok(None);
+        };
         let text = std::str::from_utf8(buffer.get(..end).unwrap_or_default())
             .map_err(|_| malformed("the answer's head is no text"))?;
         let mut lines = text.split("\r\n");
@@ -156,7 +180,9 @@ impl Head {
             .ok_or_else(|| malformed("the answer has no status"))?;
         let (mut length, mut keep) = (None, true);
         for line in lines {
-            let Some((name, value)) = line.split_once(':') else { continue };
+            let Some((name, value)) = line.split_once(':') else {
+                continue;
+            };
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.parse().ok().filter(|len| *len <= BODY_BYTES_MAX);
@@ -170,7 +196,12 @@ impl Head {
             None if none => 0,
             None => return Err(malformed("the answer has no usable content-length")),
         };
-        Ok(Some(Self { status, bytes: end + 4, body_bytes, keep }))
+        Ok(Some(Self {
+            status,
+            bytes: end + 4,
+            body_bytes,
+            keep,
+        }))
     }
 }
 
@@ -185,8 +216,14 @@ mod tests {
 
     #[test]
     fn only_plain_urls_are_taken() {
-        assert_eq!(Endpoint::parse("http://h:1/", None).unwrap().url(), "http://h:1");
-        assert_eq!(Endpoint::parse("http://h", None).unwrap().url(), "http://h:80");
+        assert_eq!(
+            Endpoint::parse("http://h:1/", None).unwrap().url(),
+            "http://h:1"
+        );
+        assert_eq!(
+            Endpoint::parse("http://h", None).unwrap().url(),
+            "http://h:80"
+        );
         for bad in ["https://h", "h:1", "http://", "http://h/x", "http://u@h"] {
             assert!(Endpoint::parse(bad, None).is_none(), "{bad}");
         }
@@ -208,13 +245,28 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert!(peer.read(&mut got).await.unwrap() > 0);
-            peer.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.unwrap();
+            peer.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+                .await
+                .unwrap();
         });
-        let mut c = Endpoint::parse(&url, None).unwrap().connect().await.unwrap();
+        let mut c = Endpoint::parse(&url, None)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
         let first = c.call("GET", "/", b"", Duration::ZERO).await.unwrap();
         assert_eq!((first.status, first.body.as_slice()), (200, &b"abc"[..]));
-        assert_eq!(c.call("GET", "/", b"", Duration::ZERO).await.unwrap().status, 204);
-        assert!(c.call("GET", "/", b"", Duration::ZERO).await.is_err(), "it was to be closed");
+        assert_eq!(
+            c.call("GET", "/", b"", Duration::ZERO)
+                .await
+                .unwrap()
+                .status,
+            204
+        );
+        assert!(
+            c.call("GET", "/", b"", Duration::ZERO).await.is_err(),
+            "it was to be closed"
+        );
         server.await.unwrap();
     }
 }

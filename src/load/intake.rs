@@ -44,10 +44,18 @@ pub(crate) async fn measure(
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let Some(slot) = fleet.slots.get(index) else { break };
+                let Some(slot) = fleet.slots.get(index) else {
+                    break;
+                };
                 let from = clock.mono();
-                let answer =
-                    lane.call(Call::Send { session: &slot.session }, body.as_bytes()).await;
+                let answer = lane
+                    .call(
+                        Call::Send {
+                            session: &slot.session,
+                        },
+                        body.as_bytes(),
+                    )
+                    .await;
                 let answer = answer.map_err(|e| CliError::unreachable("the server", e))?;
                 if answer.status != 202 {
                     let problem = serde_json::from_slice(&answer.body).unwrap_or_default();

@@ -68,10 +68,15 @@ impl Local {
         config.runner.enabled = false;
         // A session may take what the load gives it; the limit is not what is measured.
         config.sessions.events_max = 1_000_000_000;
-        config.engine.command_queue_len_max =
-            config.engine.command_queue_len_max.max(args.clients as usize * 2);
+        config.engine.command_queue_len_max = config
+            .engine
+            .command_queue_len_max
+            .max(args.clients as usize * 2);
         let runtime = Runtime::open(config).await?;
-        Ok(Self { runtime, caller: Arc::new(Caller::dev(WorkspaceRef::DEFAULT)) })
+        Ok(Self {
+            runtime,
+            caller: Arc::new(Caller::dev(WorkspaceRef::DEFAULT)),
+        })
     }
 
     /// Stops it.
@@ -82,11 +87,17 @@ impl Local {
     /// One call; a refusal is an answer with its status and code, as over HTTP.
     pub(crate) async fn call(&self, call: Call<'_>, body: &[u8]) -> HttpAnswer {
         match self.answer(call, body).await {
-            Ok((status, body)) => HttpAnswer { status, body: body.to_vec() },
+            Ok((status, body)) => HttpAnswer {
+                status,
+                body: body.to_vec(),
+            },
             Err(r) => {
                 let info = r.code.info();
                 let problem = json!({ "code": info.code, "detail": r.detail, "extras": r.extras });
-                HttpAnswer { status: info.status, body: problem.to_string().into_bytes() }
+                HttpAnswer {
+                    status: info.status,
+                    body: problem.to_string().into_bytes(),
+                }
             }
         }
     }
@@ -113,13 +124,20 @@ impl Local {
             }
             Call::Enrol => {
                 let new = read(body)?;
-                let stored = self.runtime.catalog().enrol_runner(&self.caller, &new, true, None).await?;
+                let stored = self
+                    .runtime
+                    .catalog()
+                    .enrol_runner(&self.caller, &new, true, None)
+                    .await?;
                 Ok((stored.status, stored.body))
             }
             Call::Claims { runner, max } => {
                 let runner = RunnerId::parse(runner).map_err(bad_id)?;
                 let wait_ms = u64::try_from(CLAIM_WAIT.as_millis()).unwrap_or(u64::MAX);
-                let grants = self.runtime.claims_for(&self.caller, runner, max, wait_ms).await?;
+                let grants = self
+                    .runtime
+                    .claims_for(&self.caller, runner, max, wait_ms)
+                    .await?;
                 let body = claims_body(&self.runtime, &grants).await?;
                 grants.into_iter().for_each(|g| g.confirm.delivered());
                 Ok((200, body))

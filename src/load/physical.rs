@@ -77,7 +77,8 @@ impl Raw {
         options.set_compression_type(rocksdb::DBCompressionType::None);
         options.set_write_buffer_size(64 << 20);
         options.set_keep_log_file_num(2);
-        let db = DB::open(&options, &path).map_err(|e| CliError::failed("load.physical", e.to_string()))?;
+        let db = DB::open(&options, &path)
+            .map_err(|e| CliError::failed("load.physical", e.to_string()))?;
         let (queue, rows) = mpsc::channel(PRODUCERS * 2);
         let value: Arc<[u8]> = noise(event_bytes, 2).into();
         let row = Arc::clone(&value);
@@ -85,7 +86,12 @@ impl Raw {
             .name("raw-writer".into())
             .spawn(move || write_all(&db, rows, &row))
             .map_err(|e| CliError::io(dir, &e))?;
-        Ok(Self { queue, writer, next: Arc::new(AtomicU64::new(0)), value })
+        Ok(Self {
+            queue,
+            writer,
+            next: Arc::new(AtomicU64::new(0)),
+            value,
+        })
     }
 
     /// Durable rows per second over `time`, 256 producers in a closed loop.
@@ -94,8 +100,11 @@ impl Raw {
         let stop = Arc::new(AtomicBool::new(false));
         let mut producers = tokio::task::JoinSet::new();
         for _ in 0..PRODUCERS {
-            let (queue, stop, next) =
-                (self.queue.clone(), Arc::clone(&stop), Arc::clone(&self.next));
+            let (queue, stop, next) = (
+                self.queue.clone(),
+                Arc::clone(&stop),
+                Arc::clone(&self.next),
+            );
             producers.spawn(async move {
                 let mut count = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
@@ -154,7 +163,10 @@ fn write_all(db: &DB, mut rows: mpsc::Receiver<Row>, value: &[u8]) -> Result<(),
 
 /// Latencies in microseconds, three digits, growing as needed.
 pub(crate) fn histogram() -> Histogram<u64> {
-    #[expect(clippy::expect_used, reason = "three digits are within the crate's bounds")]
+    #[expect(
+        clippy::expect_used,
+        reason = "three digits are within the crate's bounds"
+    )]
     Histogram::new(3).expect("a histogram of three digits")
 }
 
@@ -165,10 +177,14 @@ pub(crate) fn micros(time: Duration) -> u64 {
 /// Printable bytes that do not compress well, the same for the same seed.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
+    let mut reader = blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof();
     let mut bytes = vec![0; len];
     reader.fill(&mut bytes);
-    bytes.iter_mut().for_each(|b| *b = *LETTERS.get(usize::from(*b & 63)).unwrap_or(&b'A'));
+    bytes
+        .iter_mut()
+        .for_each(|b| *b = *LETTERS.get(usize::from(*b & 63)).unwrap_or(&b'A'));
     bytes
 }
 
@@ -196,7 +212,10 @@ mod tests {
         let raw = Raw::open(dir.path(), 100).unwrap();
         assert!(raw.measure(Duration::from_millis(50)).await > 0.0);
         assert_eq!(raw.value_bytes(), 100);
-        tokio::task::spawn_blocking(|| raw.close()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(|| raw.close())
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     #[test]

@@ -115,7 +115,10 @@ impl Report {
                 None => "closed loop".to_owned(),
             }
         )];
-        out.push(format!("{:<26}{:>12}{:>10}{:>10}{:>10}", "", "per second", "p50 ms", "p99 ms", "p99.9 ms"));
+        out.push(format!(
+            "{:<26}{:>12}{:>10}{:>10}{:>10}",
+            "", "per second", "p50 ms", "p99 ms", "p99.9 ms"
+        ));
         out.push(format!(
             "{:<26}{:>12.0}{:>10.3}{:>10.3}{:>10.3}",
             format!("durable appends ({})", self.mode),
@@ -126,7 +129,10 @@ impl Report {
         ));
         if let Some(i) = &self.intake {
             let (rate, p50, p99) = (i.messages_per_s, i.p50_ms, i.p99_ms);
-            out.push(format!("{:<26}{rate:>12.0}{p50:>10.3}{p99:>10.3}", "message intake"));
+            out.push(format!(
+                "{:<26}{rate:>12.0}{p50:>10.3}{p99:>10.3}",
+                "message intake"
+            ));
         }
         if let Some(raw) = &self.raw {
             let rate = raw.appends_per_s;
@@ -134,13 +140,19 @@ impl Report {
         }
         if let Some(f) = &self.fdatasync {
             let (rate, p50) = (f.per_s, f.p50_ms);
-            out.push(format!("{:<26}{rate:>12.0}{p50:>10.3}", "4 KiB append + fdatasync"));
+            out.push(format!(
+                "{:<26}{rate:>12.0}{p50:>10.3}",
+                "4 KiB append + fdatasync"
+            ));
         }
         if let Some(ratio) = self.ratio_to_raw {
             out.push(format!("ours ÷ raw: {ratio:.2}"));
         }
         if self.kills > 0 {
-            out.push(format!("killed with -9: {} times; calls repeated: {}", self.kills, self.repeated));
+            out.push(format!(
+                "killed with -9: {} times; calls repeated: {}",
+                self.kills, self.repeated
+            ));
         }
         let c = &self.checked;
         out.push(format!(
@@ -151,7 +163,10 @@ impl Report {
             c.out_of_order,
             c.gaps,
             if c.unknown > 0 {
-                format!("; {} never answered, {} of them in the log", c.unknown, c.unknown_found)
+                format!(
+                    "; {} never answered, {} of them in the log",
+                    c.unknown, c.unknown_found
+                )
             } else {
                 String::new()
             }

@@ -46,7 +46,11 @@ impl ServerProcess {
         loop {
             let port = free_port()?;
             let child = spawn(&spec, port)?;
-            let mut server = Self { spec: spec.clone(), port, child };
+            let mut server = Self {
+                spec: spec.clone(),
+                port,
+                child,
+            };
             match server.ready().await {
                 Err(e) if e.exit == Exit::AddressInUse && tries < PORTS_MAX => tries += 1,
                 other => return other.map(|()| server),
@@ -72,13 +76,19 @@ impl ServerProcess {
 
     /// Kills it with -9 and waits until it is gone.
     pub fn kill9(&mut self) -> Result<(), CliError> {
-        self.child.kill().and_then(|()| self.child.wait()).map_err(|e| self.io(&e))?;
+        self.child
+            .kill()
+            .and_then(|()| self.child.wait())
+            .map_err(|e| self.io(&e))?;
         Ok(())
     }
 
     /// Asks it to stop (SIGTERM) and waits for its end.
     pub async fn stop(mut self) -> Result<ExitStatus, CliError> {
-        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.pid())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+        {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)
                 .map_err(|e| self.io(&e.into()))?;
         }
@@ -90,7 +100,10 @@ impl ServerProcess {
             clock.sleep_until(clock.mono() + LOOK_EVERY).await;
         }
         self.kill9()?;
-        Err(CliError::failed("load.server", "the server did not stop when asked"))
+        Err(CliError::failed(
+            "load.server",
+            "the server did not stop when asked",
+        ))
     }
 
     /// Its exit status, once it has ended.
@@ -120,14 +133,20 @@ impl ServerProcess {
             }
             clock.sleep_until(clock.mono() + LOOK_EVERY).await;
         }
-        Err(CliError::failed("load.server", format!("{url} was not ready in {START_MAX:?}")))
+        Err(CliError::failed(
+            "load.server",
+            format!("{url} was not ready in {START_MAX:?}"),
+        ))
     }
 
     fn died(&self, status: ExitStatus) -> CliError {
         let log = self.log();
         let last: Vec<&str> = log.lines().rev().take(8).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        let what = format!("the server ended at its start ({status}):\n{}", last.join("\n"));
+        let what = format!(
+            "the server ended at its start ({status}):\n{}",
+            last.join("\n")
+        );
         let mut error = CliError::failed("load.server", what);
         let code = status.code().unwrap_or(-1);
         if let Some((exit, _)) = Exit::ALL.iter().find(|(e, _)| *e as i32 == code) {
@@ -174,5 +193,6 @@ fn spawn(spec: &ServerSpec, port: u16) -> Result<Child, CliError> {
 
 fn free_port() -> Result<u16, CliError> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-    port.map(|a| a.port()).map_err(|e| CliError::io(Path::new("127.0.0.1:0"), &e))
+    port.map(|a| a.port())
+        .map_err(|e| CliError::io(Path::new("127.0.0.1:0"), &e))
 }

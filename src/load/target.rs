@@ -43,7 +43,10 @@ impl Target {
     pub(crate) fn lane(&self) -> Lane {
         match self {
             Self::Here(local) => Lane::Here(local.clone()),
-            Self::There(endpoint) => Lane::There { endpoint: endpoint.clone(), connection: None },
+            Self::There(endpoint) => Lane::There {
+                endpoint: endpoint.clone(),
+                connection: None,
+            },
         }
     }
 
@@ -105,7 +108,10 @@ impl Call<'_> {
             Self::Create => "/v1/sessions".into(),
             Self::Enrol => "/v1/runners".into(),
             Self::Claims { runner, max } => {
-                format!("/v1/runners/{runner}/claims?max={max}&wait_ms={}", CLAIM_WAIT.as_millis())
+                format!(
+                    "/v1/runners/{runner}/claims?max={max}&wait_ms={}",
+                    CLAIM_WAIT.as_millis()
+                )
             }
             Self::Verb { token, verb } => format!("/v1/claims/{token}/{verb}"),
             Self::Send { session } => format!("/v1/sessions/{session}/events"),
@@ -122,13 +128,20 @@ impl Lane {
     pub(crate) async fn call(&mut self, call: Call<'_>, body: &[u8]) -> io::Result<HttpAnswer> {
         match self {
             Self::Here(local) => Ok(local.call(call, body).await),
-            Self::There { endpoint, connection } => {
+            Self::There {
+                endpoint,
+                connection,
+            } => {
                 let open = match connection.take() {
                     Some(open) => open,
                     None => endpoint.connect().await?,
                 };
                 let open = connection.insert(open);
-                let method = if matches!(call, Call::Page { .. }) { "GET" } else { "POST" };
+                let method = if matches!(call, Call::Page { .. }) {
+                    "GET"
+                } else {
+                    "POST"
+                };
                 let patience = match call {
                     Call::Claims { .. } => CLAIM_WAIT,
                     _ => Duration::ZERO,
@@ -168,8 +181,17 @@ pub(crate) fn deployment() -> Value {
 
 /// A text field of an answer.
 pub(crate) fn text(answer: &Value, key: &str) -> Result<String, CliError> {
-    answer.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| {
-        let detail = format!("the answer has no {key:?}: {answer}");
-        CliError::new(Exit::Failed, "load.answer", detail, "Is the server of this version?")
-    })
+    answer
+        .get(key)
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            let detail = format!("the answer has no {key:?}: {answer}");
+            CliError::new(
+                Exit::Failed,
+                "load.answer",
+                detail,
+                "Is the server of this version?",
+            )
+        })
 }

@@ -13,8 +13,12 @@ use crate::support::{Server, assert_whole, call, id, spec};
 mod fold;
 
 /// Lost attempts are noticed soon.
-const SETTINGS: &[&str] =
-    &["runs.lease_s=1", "runs.beat_s=1", "runs.backoff_ms_min=20", "runs.attempts_max=100"];
+const SETTINGS: &[&str] = &[
+    "runs.lease_s=1",
+    "runs.beat_s=1",
+    "runs.backoff_ms_min=20",
+    "runs.attempts_max=100",
+];
 /// Rounds of work until a point must have been reached.
 const ROUNDS_MAX: usize = 200;
 /// Sessions that work at once.
@@ -35,7 +39,10 @@ fn points() -> Vec<&'static str> {
 fn the_points_cover_every_path() {
     let all = points();
     for path in ["open::", "append::", "writer::", "purge::", "claim::"] {
-        assert!(all.iter().any(|p| p.starts_with(path)), "no point in {path}: {all:?}");
+        assert!(
+            all.iter().any(|p| p.starts_with(path)),
+            "no point in {path}: {all:?}"
+        );
     }
 }
 
@@ -49,7 +56,9 @@ async fn killed_at_every_point_nothing_is_lost_and_every_row_fits() {
         {
             running.spawn(async move { (point, killed_at(point).await) });
         }
-        let Some(done) = running.join_next().await else { return };
+        let Some(done) = running.join_next().await else {
+            return;
+        };
         let (point, reached) = done.unwrap();
         assert!(reached, "{point} was never reached");
     }
@@ -62,7 +71,9 @@ type Acked = BTreeMap<String, BTreeMap<u64, String>>;
 async fn killed_at(point: &'static str) -> bool {
     let mut server = Server::start(SETTINGS).await;
     let steps = json!([{ "exec": "echo {{input}} > f" }, { "say": "{{input}}" }]);
-    let script = server.deployment(json!({ "kind": "script", "steps": steps })).await;
+    let script = server
+        .deployment(json!({ "kind": "script", "steps": steps }))
+        .await;
     let mut acked = Acked::new();
     for _ in 0..SESSIONS {
         acked.insert(server.session(&script).await, BTreeMap::new());
@@ -71,27 +82,43 @@ async fn killed_at(point: &'static str) -> bool {
     server.process.kill9().unwrap();
 
     // The third pass of a point on the way of every append, the first of the others.
-    let passes = if point.starts_with("open::") || point.starts_with("purge::") { 0 } else { 2 };
-    let armed = format!("{point}={}return", if passes > 0 { format!("{passes}*off->") } else { String::new() });
-    let died = match ServerProcess::start(spec(&server.data, SETTINGS, &[("FAILPOINTS", &armed)])).await {
-        // It stopped in its start.
-        Err(_) => true,
-        Ok(mut process) => {
-            let mut died = false;
-            for round in 1..ROUNDS_MAX {
-                work(&process.url(), &script, &mut acked, round).await;
-                died = process.ended().unwrap().is_some();
-                if died {
-                    break;
-                }
-            }
-            died
-        }
+    let passes = if point.starts_with("open::") || point.starts_with("purge::") {
+        0
+    } else {
+        2
     };
+    let armed = format!(
+        "{point}={}return",
+        if passes > 0 {
+            format!("{passes}*off->")
+        } else {
+            String::new()
+        }
+    );
+    let died =
+        match ServerProcess::start(spec(&server.data, SETTINGS, &[("FAILPOINTS", &armed)])).await {
+            // It stopped in its start.
+            Err(_) => true,
+            Ok(mut process) => {
+                let mut died = false;
+                for round in 1..ROUNDS_MAX {
+                    work(&process.url(), &script, &mut acked, round).await;
+                    died = process.ended().unwrap().is_some();
+                    if died {
+                        break;
+                    }
+                }
+                died
+            }
+        };
     server.process.restart().await.unwrap();
     settled(&server, &acked).await;
     check(&server, &acked, point).await;
-    let Server { process, data, _folder } = server;
+    let Server {
+        process,
+        data,
+        _folder,
+    } = server;
     process.stop().await.unwrap();
     fold::compare(&data, point);
     died
@@ -112,9 +139,17 @@ async fn work(url: &str, deployment: &str, acked: &mut Acked, round: usize) {
         }
     }
     let body = json!({ "agent_deployment": deployment });
-    let Ok((201, made)) = call(url, "POST", "/v1/sessions", body).await else { return };
+    let Ok((201, made)) = call(url, "POST", "/v1/sessions", body).await else {
+        return;
+    };
     // An erased session's answer is checked by its own tests; here it only has to leave no row.
-    let _ = call(url, "DELETE", &format!("/v1/sessions/{}", id(&made)), Value::Null).await;
+    let _ = call(
+        url,
+        "DELETE",
+        &format!("/v1/sessions/{}", id(&made)),
+        Value::Null,
+    )
+    .await;
 }
 
 /// Waits until no session has anything left to do.
@@ -131,10 +166,17 @@ async fn check(server: &Server, acked: &Acked, point: &str) {
     for (session, texts) in acked {
         let log = server.log(session).await;
         assert_whole(&log);
-        let at: BTreeMap<u64, &Value> = log.iter().map(|e| (e["seq"].as_u64().unwrap(), e)).collect();
+        let at: BTreeMap<u64, &Value> = log
+            .iter()
+            .map(|e| (e["seq"].as_u64().unwrap(), e))
+            .collect();
         for (seq, text) in texts {
             let found = at.get(seq).map(|e| &e["content"]["text"]);
-            assert_eq!(found, Some(&json!(text)), "{point}: acknowledged at {seq} of {session}");
+            assert_eq!(
+                found,
+                Some(&json!(text)),
+                "{point}: acknowledged at {seq} of {session}"
+            );
         }
         let of = |kind: &str| log.iter().filter(|e| e["type"] == kind).collect::<Vec<_>>();
         let taken: Vec<&Value> = of("run.inputs_taken")
@@ -151,7 +193,9 @@ async fn check(server: &Server, acked: &Acked, point: &str) {
         let row = listed.iter().find(|s| s["id"] == session.as_str()).unwrap();
         assert_eq!(row["status"], last_status, "{point}");
 
-        let runs = server.get(&format!("/v1/sessions/{session}/runs?limit=1000")).await;
+        let runs = server
+            .get(&format!("/v1/sessions/{session}/runs?limit=1000"))
+            .await;
         let mut shown: Vec<(Value, Value)> = runs["runs"]
             .as_array()
             .unwrap()
@@ -166,7 +210,10 @@ async fn check(server: &Server, acked: &Acked, point: &str) {
         logged.sort_by_key(|r| r.0.to_string());
         assert_eq!(shown, logged, "{point}: runs as listed and as logged");
         let said = of("agent.message").len();
-        let ok = logged.iter().filter(|(_, outcome)| outcome == "succeeded").count();
+        let ok = logged
+            .iter()
+            .filter(|(_, outcome)| outcome == "succeeded")
+            .count();
         assert_eq!(said, ok, "{point}: each run says its line once");
     }
 }
@@ -175,11 +222,18 @@ async fn check(server: &Server, acked: &Acked, point: &str) {
 async fn a_kill_in_the_middle_of_a_run_leads_to_attempt_two() {
     let mut server = Server::start(SETTINGS).await;
     let steps = json!([{ "say": "one" }, { "sleep_ms": 800 }, { "say": "two" }]);
-    let deployment = server.deployment(json!({ "kind": "script", "steps": steps })).await;
+    let deployment = server
+        .deployment(json!({ "kind": "script", "steps": steps }))
+        .await;
     let session = server.session(&deployment).await;
     server.send(&session, "go").await;
     let mut every = tokio::time::interval(Duration::from_millis(20));
-    while !server.log(&session).await.iter().any(|e| e["type"] == "agent.message") {
+    while !server
+        .log(&session)
+        .await
+        .iter()
+        .any(|e| e["type"] == "agent.message")
+    {
         every.tick().await;
     }
     server.process.kill9().unwrap();

@@ -10,6 +10,13 @@ fn example(name: &str) -> std::path::PathBuf {
 
 #[test]
 fn an_axum_host_opens_and_closes_a_hundred_times() {
-    let out = Command::new(example("embed_axum")).arg("100").output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let out = Command::new(example("embed_axum"))
+        .arg("100")
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
 }

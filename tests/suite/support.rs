@@ -25,8 +25,14 @@ impl Server {
     pub(crate) async fn start_with(settings: &[&str], env: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let process = ServerProcess::start(spec(&data, settings, env)).await.unwrap();
-        Self { process, data, _folder: folder }
+        let process = ServerProcess::start(spec(&data, settings, env))
+            .await
+            .unwrap();
+        Self {
+            process,
+            data,
+            _folder: folder,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -41,7 +47,10 @@ impl Server {
     /// One call that must succeed.
     pub(crate) async fn must(&self, method: &str, path: &str, body: Value) -> Value {
         let (status, answer) = self.call(method, path, body).await;
-        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        assert!(
+            (200..300).contains(&status),
+            "{method} {path}: {status} {answer}"
+        );
         answer
     }
 
@@ -60,12 +69,18 @@ impl Server {
     }
 
     pub(crate) async fn session(&self, deployment: &str) -> String {
-        id(&self.post("/v1/sessions", json!({ "agent_deployment": deployment })).await)
+        id(&self
+            .post("/v1/sessions", json!({ "agent_deployment": deployment }))
+            .await)
     }
 
     pub(crate) async fn send(&self, session: &str, text: &str) -> Value {
         let events = json!([{ "type": "user.message", "content": { "text": text } }]);
-        self.post(&format!("/v1/sessions/{session}/events"), json!({ "events": events })).await
+        self.post(
+            &format!("/v1/sessions/{session}/events"),
+            json!({ "events": events }),
+        )
+        .await
     }
 
     /// The whole log of a session.
@@ -94,7 +109,10 @@ impl Server {
             if wanted.contains(&shown["status"].as_str().unwrap()) {
                 return shown;
             }
-            assert!(tokio::time::Instant::now() < deadline, "wanted {wanted:?}: {shown}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "wanted {wanted:?}: {shown}"
+            );
         }
     }
 }
@@ -104,7 +122,10 @@ pub(crate) fn spec(data: &Path, settings: &[&str], env: &[(&str, &str)]) -> Serv
         program: PROGRAM.into(),
         data: data.to_owned(),
         settings: settings.iter().map(|s| (*s).to_owned()).collect(),
-        env: env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        env: env
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect(),
     }
 }
 
@@ -115,15 +136,27 @@ pub(crate) async fn call(
     path: &str,
     body: Value,
 ) -> std::io::Result<(u16, Value)> {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
     let mut connection = Endpoint::parse(url, None).unwrap().connect().await?;
     let patience = std::time::Duration::from_secs(30);
-    let answer = connection.call(method, path, body.as_bytes(), patience).await?;
-    Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+    let answer = connection
+        .call(method, path, body.as_bytes(), patience)
+        .await?;
+    Ok((
+        answer.status,
+        serde_json::from_slice(&answer.body).unwrap_or(Value::Null),
+    ))
 }
 
 pub(crate) fn id(answer: &Value) -> String {
-    answer["id"].as_str().unwrap_or_else(|| panic!("no id: {answer}")).to_owned()
+    answer["id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no id: {answer}"))
+        .to_owned()
 }
 
 /// Positions 1, 2, 3… without a gap.
@@ -137,7 +170,11 @@ pub(crate) fn assert_whole(log: &[Value]) {
 pub(crate) async fn longhaul(args: &[&str]) -> Output {
     let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
     let run = move || {
-        Command::new(PROGRAM).args(args).stdin(Stdio::null()).env_remove("FAILPOINTS").output()
+        Command::new(PROGRAM)
+            .args(args)
+            .stdin(Stdio::null())
+            .env_remove("FAILPOINTS")
+            .output()
     };
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }

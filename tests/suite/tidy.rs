@@ -25,14 +25,25 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if endings.iter().any(|e| path.extension().is_some_and(|x| x == *e)) {
-                let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            } else if endings
+                .iter()
+                .any(|e| path.extension().is_some_and(|x| x == *e))
+            {
+                let name = path
+                    .strip_prefix(root())
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned();
                 found.push((name, fs::read_to_string(&path).unwrap()));
             }
         }
     }
     found.sort();
-    assert!(found.len() > 40, "the walk lost its way: {} files", found.len());
+    assert!(
+        found.len() > 40,
+        "the walk lost its way: {} files",
+        found.len()
+    );
     found
 }
 
@@ -58,7 +69,10 @@ fn is_test(name: &str) -> bool {
 fn files_are_short() {
     let mut faults = Vec::new();
     for (name, text) in rust() {
-        let max = LONG.iter().find(|(n, _)| *n == name).map_or(LINES_MAX, |(_, max)| *max);
+        let max = LONG
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map_or(LINES_MAX, |(_, max)| *max);
         let lines = text.lines().count();
         if lines > max {
             faults.push(format!("{name}: {lines} lines, at most {max}"));
@@ -75,7 +89,11 @@ fn the_exceptions_are_still_needed() {
     let all = rust();
     let mut faults = Vec::new();
     for (name, max) in LONG {
-        match all.iter().find(|(n, _)| n == name).map(|(_, text)| text.lines().count()) {
+        match all
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, text)| text.lines().count())
+        {
             None => faults.push(format!("{name} is gone")),
             Some(lines) if lines <= LINES_MAX => faults.push(format!("{name} is short now")),
             Some(lines) if lines + 40 < *max => faults.push(format!("{name}: lower {max}")),
@@ -99,8 +117,14 @@ fn every_file_says_what_it_is_for() {
 fn nothing_is_left_lying_about() {
     // Split, so that this file does not name them itself.
     let words: Vec<String> = [
-        ("to", "do!("), ("unimple", "mented!("), ("db", "g!("), ("FIX", "ME"), ("XX", "X"), ("TO", "DO"),
-        ("#[ign", "ore"), ("HA", "CK"),
+        ("to", "do!("),
+        ("unimple", "mented!("),
+        ("db", "g!("),
+        ("FIX", "ME"),
+        ("XX", "X"),
+        ("TO", "DO"),
+        ("#[ign", "ore"),
+        ("HA", "CK"),
     ]
     .iter()
     .map(|(a, b)| format!("{a}{b}"))
@@ -118,11 +142,18 @@ fn nothing_is_left_lying_about() {
 
 #[test]
 fn tests_wait_for_conditions_and_not_for_clocks() {
-    let sleeps = [format!("thread::{}", "sleep("), format!("tokio::time::{}", "sleep(")];
+    let sleeps = [
+        format!("thread::{}", "sleep("),
+        format!("tokio::time::{}", "sleep("),
+    ];
     let mut faults = Vec::new();
     for (name, text) in rust() {
         // In product files only the unit tests count: clippy watches the rest.
-        let tests = if is_test(&name) { &text[..] } else { &text[product(&text).len()..] };
+        let tests = if is_test(&name) {
+            &text[..]
+        } else {
+            &text[product(&text).len()..]
+        };
         if name.starts_with("benches/") || name == "tests/suite/tidy.rs" {
             continue;
         }
@@ -136,8 +167,20 @@ fn tests_wait_for_conditions_and_not_for_clocks() {
 #[test]
 fn decisions_are_pure() {
     let forbidden = [
-        "async ", ".await", "actix", "tokio", "tracing", "rocksdb", "std::fs", "std::time",
-        "Instant", "SystemTime", "View", "dyn Log", "rand::", "println",
+        "async ",
+        ".await",
+        "actix",
+        "tokio",
+        "tracing",
+        "rocksdb",
+        "std::fs",
+        "std::time",
+        "Instant",
+        "SystemTime",
+        "View",
+        "dyn Log",
+        "rand::",
+        "println",
     ];
     let pure = |name: &str| {
         let rest = name.strip_prefix("actors/src/session/").unwrap_or("");
@@ -156,13 +199,19 @@ fn decisions_are_pure() {
             }
         }
     }
-    assert!(seen >= 3, "decide, evolve and state are not where they were");
+    assert!(
+        seen >= 3,
+        "decide, evolve and state are not where they were"
+    );
     none("not pure", faults);
 }
 
 #[test]
 fn queues_have_limits() {
-    let words = [format!("unbounded_{}", "channel"), format!("mpsc::{}()", "unbounded")];
+    let words = [
+        format!("unbounded_{}", "channel"),
+        format!("mpsc::{}()", "unbounded"),
+    ];
     let faults = rust()
         .into_iter()
         .filter(|(_, text)| words.iter().any(|w| text.contains(w.as_str())))
@@ -173,13 +222,20 @@ fn queues_have_limits() {
 
 #[test]
 fn only_the_output_module_prints() {
-    let macros = [format!("print{}!(", "ln"), format!("eprint{}!(", "ln"), format!("stdo{}()", "ut")];
+    let macros = [
+        format!("print{}!(", "ln"),
+        format!("eprint{}!(", "ln"),
+        format!("stdo{}()", "ut"),
+    ];
     let mut faults = Vec::new();
     for (name, text) in rust() {
         if is_test(&name) || name == "src/cli/output.rs" || name.starts_with("examples/") {
             continue;
         }
-        for word in macros.iter().filter(|w| product(&text).contains(w.as_str())) {
+        for word in macros
+            .iter()
+            .filter(|w| product(&text).contains(w.as_str()))
+        {
             faults.push(format!("{name}: {word}"));
         }
     }
@@ -205,18 +261,29 @@ fn the_dependencies_of_the_layers_point_down() {
 #[test]
 fn the_project_speaks_only_of_itself() {
     // Paths of machines, and notes that mean nothing to a reader.
-    let words: Vec<String> =
-        [("/wo", "rk/"), ("/ro", "ot/"), ("../sha", "red"), ("/home", "/"), ("SPEC", ".md")]
-            .iter()
-            .map(|(a, b)| format!("{a}{b}"))
-            .collect();
+    let words: Vec<String> = [
+        ("/wo", "rk/"),
+        ("/ro", "ot/"),
+        ("../sha", "red"),
+        ("/home", "/"),
+        ("SPEC", ".md"),
+    ]
+    .iter()
+    .map(|(a, b)| format!("{a}{b}"))
+    .collect();
     let mut all = files(&["rs", "toml", "md"]);
     for name in ["README.md", "Makefile", "Cargo.toml", ".ci/run", ".ci/deps"] {
-        all.push((name.to_owned(), fs::read_to_string(root().join(name)).unwrap()));
+        all.push((
+            name.to_owned(),
+            fs::read_to_string(root().join(name)).unwrap(),
+        ));
     }
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let path = entry.unwrap().path();
-        all.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+        all.push((
+            path.display().to_string(),
+            fs::read_to_string(&path).unwrap(),
+        ));
     }
     let mut faults = Vec::new();
     for (name, text) in all {

@@ -29,9 +29,15 @@ pub(super) async fn check(client: &Client, session: &str) -> Result<Proof, CliEr
     let (mut after, mut last) = (0, 0);
     loop {
         let page = client
-            .get(&format!("/v1/sessions/{session}/events?after={after}&limit=500"))
+            .get(&format!(
+                "/v1/sessions/{session}/events?after={after}&limit=500"
+            ))
             .await?;
-        let events = page.get("events").and_then(Value::as_array).cloned().unwrap_or_default();
+        let events = page
+            .get("events")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         for e in &events {
             proof.take(e, &mut last);
         }
@@ -51,7 +57,10 @@ impl Proof {
         let kind = e.get("type").and_then(Value::as_str).unwrap_or("");
         let content = e.get("content").unwrap_or(&Value::Null);
         if KINDS.contains(&kind) {
-            let step = content.get("step").and_then(Value::as_u64).unwrap_or(u64::MAX);
+            let step = content
+                .get("step")
+                .and_then(Value::as_u64)
+                .unwrap_or(u64::MAX);
             *self.steps.entry((kind.to_owned(), step)).or_default() += 1;
         }
         if kind == "run.settled" {
@@ -92,7 +101,10 @@ impl Proof {
         if whole && self.settled == ["succeeded"] && self.attempts == 2 {
             Ok(())
         } else {
-            Err(refuted(format!("the log is not as it should be: {}", self.to_json())))
+            Err(refuted(format!(
+                "the log is not as it should be: {}",
+                self.to_json()
+            )))
         }
     }
 }

@@ -13,13 +13,20 @@ use longhaul_actors::session::projection::{Projection, SessionRow};
 use longhaul_actors::session::state::State;
 use longhaul_actors::session::stored::event_of;
 use longhaul_storage::{
-    HistoryRow, Log, Order, PageLimit, ReadError, RocksLog, Options, StreamId, View, read,
+    HistoryRow, Log, Options, Order, PageLimit, ReadError, RocksLog, StreamId, View, read,
 };
 
-const ALL: PageLimit = PageLimit { items_max: 100_000, bytes_max: 1 << 30 };
+const ALL: PageLimit = PageLimit {
+    items_max: 100_000,
+    bytes_max: 1 << 30,
+};
 /// Kinds of history rows.
-const HISTORY: &[u8] =
-    &[rows::HISTORY_RUN, rows::HISTORY_INPUT, rows::HISTORY_TAKEN, rows::HISTORY_ITEM];
+const HISTORY: &[u8] = &[
+    rows::HISTORY_RUN,
+    rows::HISTORY_INPUT,
+    rows::HISTORY_TAKEN,
+    rows::HISTORY_ITEM,
+];
 /// Tables whose every row follows from a session's state.
 const DERIVED: &[u8] = &[rows::SESSION, rows::LIVE, rows::TIMER];
 
@@ -48,7 +55,10 @@ pub(super) fn compare(data: &Path, what: &str) {
 }
 
 fn stored(view: &dyn View, table: u8) -> Result<BTreeMap<Bytes, Bytes>, ReadError> {
-    Ok(view.rows(&rows::table(table), None, Order::Asc, ALL)?.into_iter().collect())
+    Ok(view
+        .rows(&rows::table(table), None, Order::Asc, ALL)?
+        .into_iter()
+        .collect())
 }
 
 /// Folds one log, compares its history rows and cached state, and gives its derived rows.
@@ -66,7 +76,10 @@ fn session(view: &dyn View, id: SessionId, what: &str) -> Result<Vec<(Bytes, Byt
             let event = event_of(&record).unwrap();
             evolve(&mut state, &event);
             assert_eq!(state.last_seq, record.seq, "{what}: {id} does not move on");
-            let new = NewEvent { event, content: record.content.clone() };
+            let new = NewEvent {
+                event,
+                content: record.content.clone(),
+            };
             for row in history_rows(&state, &new) {
                 history.insert((row.kind, row.key), row);
             }
@@ -75,13 +88,19 @@ fn session(view: &dyn View, id: SessionId, what: &str) -> Result<Vec<(Bytes, Byt
     }
     for kind in HISTORY {
         let found = view.history(stream, *kind, None, head.last_seq, Order::Asc, ALL)?;
-        let wanted: Vec<HistoryRow> =
-            history.range((*kind, [0; 16])..=(*kind, [0xff; 16])).map(|(_, r)| r.clone()).collect();
+        let wanted: Vec<HistoryRow> = history
+            .range((*kind, [0; 16])..=(*kind, [0xff; 16]))
+            .map(|(_, r)| r.clone())
+            .collect();
         assert_eq!(found, wanted, "{what}: {id}, history rows of kind {kind}");
     }
     if let Some((at, bytes)) = view.state(stream, head.last_seq)? {
         let cached: State = longhaul_actors::codec::decode(&bytes).unwrap();
-        assert_eq!(Some(&cached), states.get(&at), "{what}: {id}, cached state at {at}");
+        assert_eq!(
+            Some(&cached),
+            states.get(&at),
+            "{what}: {id}, cached state at {at}"
+        );
     }
     Ok(Projection::of(&state).rows())
 }
