@@ -308,6 +308,15 @@ impl Pending {
         pending
     }
 
+    /// The answer, if it is there already; else the pending answer again. Never waits.
+    pub fn try_now(mut self) -> Result<Result<Appended, AppendError>, Self> {
+        match self.0.try_recv() {
+            Ok(answer) => Ok(answer),
+            Err(oneshot::error::TryRecvError::Closed) => Ok(Err(lost())),
+            Err(oneshot::error::TryRecvError::Empty) => Err(self),
+        }
+    }
+
     /// Waits on a thread that runs no async code.
     pub fn wait(self) -> Result<Appended, AppendError> {
         self.0.blocking_recv().unwrap_or_else(|_| Err(lost()))

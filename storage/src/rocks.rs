@@ -153,10 +153,10 @@ impl Log for RocksLog {
             Err(error) => return Pending::ready(Err(error)),
         };
         fault::point("append::laid");
-        if let Err((submission, error)) = self.shared.queue.push(submission) {
-            submission.refuse(error);
+        match self.shared.queue.push(submission) {
+            Ok(()) => pending,
+            Err(error) => Pending::ready(Err(error)),
         }
-        pending
     }
 
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError> {

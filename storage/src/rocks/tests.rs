@@ -5,6 +5,7 @@ mod faults;
 mod format;
 mod life;
 mod purging;
+mod widths;
 
 use std::path::Path;
 use std::sync::Arc;
