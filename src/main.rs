@@ -1,8 +1,7 @@
 //! The `longhaul` command.
 
 fn main() -> std::process::ExitCode {
-    // Test builds take the fault points to stop at from the environment.
-    #[cfg(feature = "failpoints")]
-    let _armed = fail::FailScenario::setup();
+    // Test builds stop at the fault points that the environment names.
+    longhaul_storage::fault::arm();
     longhaul::cli::main()
 }
