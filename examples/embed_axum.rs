@@ -51,8 +51,6 @@ async fn turn(app: &App, text: &str) -> Result<Body, Box<dyn Error>> {
 }
 
 async fn open(data: &std::path::Path) -> Result<App, Box<dyn Error>> {
-    let mut config = Config::default();
-    config.storage.data_dir = data.to_owned();
     let agent = json!({
         "name": "echo",
         "release": { "instructions": "", "harness": { "kind": "script",
@@ -60,7 +58,7 @@ async fn open(data: &std::path::Path) -> Result<App, Box<dyn Error>> {
         "sandbox": { "provider": "none", "max_duration_seconds": 60 },
     });
     Ok(App {
-        runtime: Runtime::open(config).await?,
+        runtime: Runtime::open(Config::in_folder(data)).await?,
         agent: Arc::new(agent),
     })
 }

@@ -63,8 +63,7 @@ impl From<Submitted> for NewEvent {
 impl Local {
     /// Opens one on `data`, without a runner of its own: the load is the runner.
     pub(crate) async fn open(data: &Path, args: &LoadArgs) -> Result<Self, CliError> {
-        let mut config = Config::default();
-        data.clone_into(&mut config.storage.data_dir);
+        let mut config = Config::in_folder(data);
         config.runner.enabled = false;
         // A session may take what the load gives it; the limit is not what is measured.
         config.sessions.events_max = 1_000_000_000;
