@@ -30,7 +30,10 @@ impl RunnerTarget {
             return Ok(Self::AnyExternal);
         }
         let (harness, sandbox) = text.split_once('/').unwrap_or((text, ""));
-        Ok(Self::Exact(HarnessRevision::parse(harness)?, SandboxRevision::parse(sandbox)?))
+        Ok(Self::Exact(
+            HarnessRevision::parse(harness)?,
+            SandboxRevision::parse(sandbox)?,
+        ))
     }
 }
 

@@ -14,6 +14,8 @@ pub mod outcome;
 pub mod reads;
 mod start;
 pub mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -99,7 +101,11 @@ impl Engine {
     /// Makes a session's actor die as a defect would. For tests.
     #[cfg(any(test, feature = "failpoints"))]
     pub fn crash_session(&self, session: SessionId) {
-        let addr = self.inner.directory.find(session).and_then(|slot| slot.addr());
+        let addr = self
+            .inner
+            .directory
+            .find(session)
+            .and_then(|slot| slot.addr());
         if let Some(addr) = addr {
             addr.do_send(crate::session::actor::Crash);
         }

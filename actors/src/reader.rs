@@ -56,7 +56,9 @@ impl Reader {
             threads_max: threads_max.max(1),
             queue_len_max,
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Queues blocking work on the log.
@@ -84,7 +86,10 @@ impl Reader {
             Class::Page => &mut queues.page,
         };
         if queue.len() >= self.shared.queue_len_max {
-            return Err(Rejection::new(Code::Busy, "too many reads wait for the disk"));
+            return Err(Rejection::new(
+                Code::Busy,
+                "too many reads wait for the disk",
+            ));
         }
         queue.push_back(job);
         if queues.idle == 0 && queues.threads.len() < self.shared.threads_max {
@@ -112,7 +117,10 @@ impl Reader {
     fn spawn(&self, queues: &mut Queues) -> Result<(), Rejection> {
         let shared = Arc::clone(&self.shared);
         let name = format!("longhaul-read-{}", queues.threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
+        match std::thread::Builder::new()
+            .name(name)
+            .spawn(move || work(&shared))
+        {
             Ok(thread) => queues.threads.push(thread),
             // Those that run already will come to it.
             Err(_) if !queues.threads.is_empty() => {}
@@ -126,7 +134,10 @@ impl Reader {
         let dropped = {
             let mut queues = lock(&self.shared.queues);
             queues.closed = true;
-            (std::mem::take(&mut queues.session), std::mem::take(&mut queues.page))
+            (
+                std::mem::take(&mut queues.session),
+                std::mem::take(&mut queues.page),
+            )
         };
         // Outside the lock: dropping a job wakes whoever waits for it.
         drop(dropped);
@@ -147,7 +158,10 @@ impl Reader {
 fn work(shared: &Shared) {
     let mut queues = lock(&shared.queues);
     loop {
-        let job = queues.session.pop_front().or_else(|| queues.page.pop_front());
+        let job = queues
+            .session
+            .pop_front()
+            .or_else(|| queues.page.pop_front());
         if let Some(job) = job {
             drop(queues);
             if catch_unwind(AssertUnwindSafe(|| job(&*shared.log))).is_err() {
@@ -158,7 +172,10 @@ fn work(shared: &Shared) {
             return;
         } else {
             queues.idle += 1;
-            queues = shared.ready.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            queues = shared
+                .ready
+                .wait(queues)
+                .unwrap_or_else(PoisonError::into_inner);
             queues.idle -= 1;
         }
     }
@@ -166,16 +183,20 @@ fn work(shared: &Shared) {
 
 /// The answer for a part that went away in the middle.
 pub(crate) fn lost() -> Rejection {
-    Rejection::new(Code::Internal, "a part of the server failed while answering")
+    Rejection::new(
+        Code::Internal,
+        "a part of the server failed while answering",
+    )
 }
 
 /// What the log said, as an answer.
 pub(crate) fn refuse(error: &ReadError) -> Rejection {
     match error {
-        ReadError::Damaged { seq, reason, .. } => {
-            Rejection::new(Code::SessionDamaged, format!("damaged at seq {seq}: {reason}"))
-                .with("seq", *seq)
-        }
+        ReadError::Damaged { seq, reason, .. } => Rejection::new(
+            Code::SessionDamaged,
+            format!("damaged at seq {seq}: {reason}"),
+        )
+        .with("seq", *seq),
         ReadError::Erased => Code::SessionErased.into(),
         ReadError::NotFound => Code::SessionNotFound.into(),
         ReadError::Closed => Code::StorageUnavailable.into(),

@@ -72,7 +72,11 @@ impl Times {
         let lease = (renewed.saturating_add(self.lease), Expiry::Lease(token));
         let deadline = (self.deadline_at, Expiry::Deadline(token));
         let startup = (self.startup_at, Expiry::Startup(token));
-        let mut next = if deadline.0 <= lease.0 { deadline } else { lease };
+        let mut next = if deadline.0 <= lease.0 {
+            deadline
+        } else {
+            lease
+        };
         if !self.claim.ready && startup.0 < next.0 {
             next = startup;
         }
@@ -105,7 +109,10 @@ mod tests {
 
     #[test]
     fn the_earliest_time_comes_first() {
-        let limits = Limits { lease_s: 90, ..Limits::default() };
+        let limits = Limits {
+            lease_s: 90,
+            ..Limits::default()
+        };
         let mut times = Times::new(claim(false), &limits, 1_000_000, secs(5));
         assert_eq!(times.next(secs(5)), (secs(65), Expiry::Startup(TOKEN)));
         times.update(claim(true));

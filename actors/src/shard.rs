@@ -33,15 +33,25 @@ impl Shard {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let guard = Guard::new(&inner, "a shard");
         let (live, waiting) = (HashMap::new(), VecDeque::new());
-        Self { inner, live, recovering: 0, waiting, _guard: guard }
+        Self {
+            inner,
+            live,
+            recovering: 0,
+            waiting,
+            _guard: guard,
+        }
     }
 
     fn next(&mut self, ctx: &mut Context<Self>) {
         while self.recovering < self.inner.config.recoveries_max {
-            let Some(slot) = self.waiting.pop_front() else { return };
+            let Some(slot) = self.waiting.pop_front() else {
+                return;
+            };
             self.recovering += 1;
             let id = slot.id;
-            let read = self.inner.read(Class::Session, move |view| recover(view, id));
+            let read = self
+                .inner
+                .read(Class::Session, move |view| recover(view, id));
             ctx.spawn(read.into_actor(self).map(move |read, this, ctx| {
                 this.recovering -= 1;
                 this.inner.starting.fetch_sub(1, Ordering::Relaxed);
@@ -77,7 +87,12 @@ fn refuse(id: SessionId, queued: Queued, why: &Rejection) {
     let answer = if erased {
         let reply = erased_reply(id);
         let body = reply.body.into();
-        Ok(Outcome { status: reply.status, body, granted: None, inputs: None })
+        Ok(Outcome {
+            status: reply.status,
+            body,
+            granted: None,
+            inputs: None,
+        })
     } else {
         Err(why.clone())
     };

@@ -66,8 +66,19 @@ impl Timer {
     /// A timer on this clock. Somebody must run [`Timer::drive`].
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let waits = BinaryHeap::new();
-        let heap = Mutex::new(Heap { waits, next: 0, tidy_at: TIDY_MIN, closed: false });
-        Self { shared: Arc::new(Shared { clock, heap, changed: Notify::new() }) }
+        let heap = Mutex::new(Heap {
+            waits,
+            next: 0,
+            tidy_at: TIDY_MIN,
+            closed: false,
+        });
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                heap,
+                changed: Notify::new(),
+            }),
+        }
     }
 
     /// Monotonic time.
@@ -118,7 +129,10 @@ impl Timer {
                 heap.due(self.now())
             };
             // Waking runs other people's code: not under the lock.
-            due.into_iter().for_each(|wait| drop(wait.tx.send(())));
+            for wait in due {
+                // Whoever waited may be gone.
+                let _ = wait.tx.send(());
+            }
             match next {
                 None => changed.await,
                 Some(at) => {
@@ -154,7 +168,11 @@ impl Heap {
         }
         let earliest = self.waits.peek().is_none_or(|Reverse(w)| at < w.at);
         self.next += 1;
-        self.waits.push(Reverse(Wait { at, number: self.next, tx }));
+        self.waits.push(Reverse(Wait {
+            at,
+            number: self.next,
+            tx,
+        }));
         earliest
     }
 
@@ -177,7 +195,9 @@ mod tests {
 
     #[test]
     fn waits_end_in_order_of_time_and_given_up_ones_are_tidied() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("runtime");
         let world = ManualWorld::new(0);
         let timer = Timer::new(world.door().clock);
         runtime.block_on(async {

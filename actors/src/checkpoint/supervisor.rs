@@ -22,7 +22,11 @@ impl Supervisor {
     /// Not started yet.
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let guard = Guard::new(&inner, "the checkpoint supervisor");
-        Self { inner, rested: 0, _guard: guard }
+        Self {
+            inner,
+            rested: 0,
+            _guard: guard,
+        }
     }
 }
 
@@ -46,7 +50,10 @@ impl Handler<Rested> for Supervisor {
     type Result = ();
     fn handle(&mut self, rested: Rested, _: &mut Self::Context) {
         self.rested += 1;
-        let Rested { session, boundary_seq } = rested;
+        let Rested {
+            session,
+            boundary_seq,
+        } = rested;
         tracing::debug!(%session, boundary_seq, count = self.rested, "a turn came to rest");
     }
 }

@@ -50,7 +50,13 @@ impl Dispatcher {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let guard = Guard::new(&inner, "the dispatcher");
         let matcher = Matcher::new(inner.config.claims_paused, inner.config.runners_max);
-        Self { inner, matcher, polls: HashMap::new(), armed: None, _guard: guard }
+        Self {
+            inner,
+            matcher,
+            polls: HashMap::new(),
+            armed: None,
+            _guard: guard,
+        }
     }
 
     /// After any change: asks the sessions that were matched, and waits for the next back-off.
@@ -60,9 +66,16 @@ impl Dispatcher {
         }
         let queue = &self.inner.queue;
         queue.depth.store(self.matcher.depth(), Ordering::Relaxed);
-        queue.runners.store(self.matcher.runners(), Ordering::Relaxed);
-        queue.oldest_ms.store(self.matcher.oldest_ms().unwrap_or(i64::MAX), Ordering::Relaxed);
-        let Some(next) = self.matcher.next_ripe() else { return };
+        queue
+            .runners
+            .store(self.matcher.runners(), Ordering::Relaxed);
+        queue.oldest_ms.store(
+            self.matcher.oldest_ms().unwrap_or(i64::MAX),
+            Ordering::Relaxed,
+        );
+        let Some(next) = self.matcher.next_ripe() else {
+            return;
+        };
         if self.armed.is_some_and(|at| at <= next) {
             return;
         }
@@ -84,9 +97,18 @@ impl Dispatcher {
             waiting.asked += 1;
         }
         let session = m.row.session;
-        let token = ClaimToken { session, secret: self.inner.door.ids.secret() };
-        let claim = ClaimRun { run: m.row.run, runner: m.runner, token: token.digest() };
-        let asked = self.inner.post(session, Command::Claim(claim), Intake::Internal);
+        let token = ClaimToken {
+            session,
+            secret: self.inner.door.ids.secret(),
+        };
+        let claim = ClaimRun {
+            run: m.row.run,
+            runner: m.runner,
+            token: token.digest(),
+        };
+        let asked = self
+            .inner
+            .post(session, Command::Claim(claim), Intake::Internal);
         let answer = async move {
             match asked {
                 Ok(answer) => answer.await.unwrap_or_else(|_| Err(crate::reader::lost())),
@@ -108,7 +130,10 @@ impl Dispatcher {
         let (claimed, grant) = match answer {
             Ok(outcome) => (Claimed::Yes, ClaimGrant::new(&self.inner, token, outcome)),
             Err(why) if why.code.info().kind == Kind::Refused => (Claimed::Stale, None),
-            Err(_) => (Claimed::Later(self.inner.timer.now().saturating_add(RETRY)), None),
+            Err(_) => (
+                Claimed::Later(self.inner.timer.now().saturating_add(RETRY)),
+                None,
+            ),
         };
         let mut matches = self.matcher.settle(m, claimed);
         // Without a poll the grant is dropped here, which gives the claim back.
@@ -124,7 +149,9 @@ impl Dispatcher {
 
     /// All sessions asked for this poll have answered: it gets its claims, or waits on.
     fn finish(&mut self, poll: PollId) -> Vec<Match> {
-        let Some(waiting) = self.polls.remove(&poll) else { return Vec::new() };
+        let Some(waiting) = self.polls.remove(&poll) else {
+            return Vec::new();
+        };
         if !waiting.got.is_empty() || waiting.over {
             longhaul_storage::fault::point("claim::before_delivery");
             // Nobody there any more: the grants are dropped and so given back.
@@ -178,7 +205,9 @@ impl Handler<Offer> for Dispatcher {
         let left = offer.row.not_before_ms.saturating_sub(wall_ms);
         let left = u64::try_from(left).unwrap_or(0).min(longest);
         let ready_at = now.saturating_add(Duration::from_millis(left));
-        let matches = self.matcher.offer(offer.row, ready_at, now, offer.if_absent);
+        let matches = self
+            .matcher
+            .offer(offer.row, ready_at, now, offer.if_absent);
         self.turn(matches, ctx);
     }
 }
@@ -243,7 +272,13 @@ pub(crate) struct Poll {
 impl Handler<Poll> for Dispatcher {
     type Result = ();
     fn handle(&mut self, poll: Poll, ctx: &mut Self::Context) {
-        let Poll { id, runner, max, until, reply } = poll;
+        let Poll {
+            id,
+            runner,
+            max,
+            until,
+            reply,
+        } = poll;
         let seen = self.inner.liveness.of(runner);
         seen.now(self.inner.timer.now());
         if self.polls.len() >= self.inner.config.polls_max {
@@ -261,12 +296,22 @@ impl Handler<Poll> for Dispatcher {
         };
         let open = seen.poll();
         let got = Vec::new();
-        let waiting = Waiting { runner, max, reply, asked: 0, got, over: false, _open: open };
+        let waiting = Waiting {
+            runner,
+            max,
+            reply,
+            asked: 0,
+            got,
+            over: false,
+            _open: open,
+        };
         self.polls.insert(id, waiting);
         self.turn(matches, ctx);
         let wait = self.inner.timer.until(until).into_actor(self);
         ctx.spawn(wait.map(move |(), this, _| {
-            let Some(waiting) = this.polls.get_mut(&id) else { return };
+            let Some(waiting) = this.polls.get_mut(&id) else {
+                return;
+            };
             waiting.over = true;
             if waiting.asked == 0 {
                 this.matcher.cancel(runner, id);
@@ -336,7 +381,8 @@ impl Handler<BlockedBy> for Dispatcher {
     type Result = Option<&'static str>;
     fn handle(&mut self, BlockedBy(session): BlockedBy, _: &mut Self::Context) -> Self::Result {
         let liveness = &self.inner.liveness;
-        self.matcher.blocked_by(session, self.inner.timer.now(), |r| liveness.is_live(r))
+        self.matcher
+            .blocked_by(session, self.inner.timer.now(), |r| liveness.is_live(r))
     }
 }
 
@@ -348,8 +394,12 @@ pub(crate) struct EndPolls;
 impl Handler<EndPolls> for Dispatcher {
     type Result = ();
     fn handle(&mut self, _: EndPolls, _: &mut Self::Context) {
-        let waiting: Vec<(PollId, RunnerId)> =
-            self.polls.iter().filter(|(_, w)| w.asked == 0).map(|(p, w)| (*p, w.runner)).collect();
+        let waiting: Vec<(PollId, RunnerId)> = self
+            .polls
+            .iter()
+            .filter(|(_, w)| w.asked == 0)
+            .map(|(p, w)| (*p, w.runner))
+            .collect();
         for (poll, runner) in waiting {
             self.matcher.cancel(runner, poll);
             if let Some(waiting) = self.polls.remove(&poll) {

@@ -20,7 +20,8 @@ pub(crate) struct Seen {
 impl Seen {
     /// It called.
     pub(crate) fn now(&self, mono: Duration) {
-        self.last.fetch_max(millis(mono).saturating_add(1), Ordering::Relaxed);
+        self.last
+            .fetch_max(millis(mono).saturating_add(1), Ordering::Relaxed);
     }
 
     /// It has one more poll open, until the guard goes.
@@ -49,7 +50,11 @@ pub(crate) struct Liveness {
 impl Liveness {
     /// A runner counts as live for `live_s` after its last call.
     pub(crate) fn new(clock: Arc<dyn Clock>, live_s: u64) -> Self {
-        Self { clock, live: Duration::from_secs(live_s), seen: Mutex::default() }
+        Self {
+            clock,
+            live: Duration::from_secs(live_s),
+            seen: Mutex::default(),
+        }
     }
 
     /// The record of one runner.
@@ -64,11 +69,15 @@ impl Liveness {
 
     /// Whether it has a poll open, or called lately.
     pub(crate) fn is_live(&self, runner: RunnerId) -> bool {
-        let Some(seen) = lock(&self.seen).get(&runner).cloned() else { return false };
+        let Some(seen) = lock(&self.seen).get(&runner).cloned() else {
+            return false;
+        };
         if seen.polls.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let Some(last) = seen.last.load(Ordering::Relaxed).checked_sub(1) else { return false };
+        let Some(last) = seen.last.load(Ordering::Relaxed).checked_sub(1) else {
+            return false;
+        };
         millis(self.clock.mono()) <= last.saturating_add(millis(self.live))
     }
 }

@@ -117,14 +117,27 @@ impl Matcher {
             return Err(Rejection::new(Code::Busy, "too many runners are enrolled"));
         }
         self.unlist(id);
-        let held = self.holders.iter().filter(|(_, (_, r))| *r == id).map(|(s, _)| *s);
+        let held = self
+            .holders
+            .iter()
+            .filter(|(_, (_, r))| *r == id)
+            .map(|(s, _)| *s);
         match self.runners.get_mut(&id) {
             Some(runner) => runner.info = info,
             None => {
                 let held = held.collect();
                 let polls = VecDeque::new();
                 let served = self.turn;
-                self.runners.insert(id, Runner { info, held, offered: 0, polls, served });
+                self.runners.insert(
+                    id,
+                    Runner {
+                        info,
+                        held,
+                        offered: 0,
+                        polls,
+                        served,
+                    },
+                );
             }
         }
         Ok(self.serve(id))
@@ -133,7 +146,9 @@ impl Matcher {
     /// The runner gets no more claims. Its open polls are given back, to be ended.
     pub(crate) fn drain(&mut self, id: RunnerId) -> Vec<PollId> {
         self.unlist(id);
-        let Some(runner) = self.runners.get_mut(&id) else { return Vec::new() };
+        let Some(runner) = self.runners.get_mut(&id) else {
+            return Vec::new();
+        };
         runner.info.draining = true;
         runner.polls.drain(..).map(|(poll, _)| poll).collect()
     }
@@ -161,7 +176,11 @@ impl Matcher {
         self.withdraw(session);
         self.turn += 1;
         self.ages.insert((row.queued_at_ms, session));
-        let run = Run { row, number: self.turn, place: Place::Backoff(ready_at) };
+        let run = Run {
+            row,
+            number: self.turn,
+            place: Place::Backoff(ready_at),
+        };
         self.runs.insert(session, run);
         if ready_at > now {
             self.backoff.insert((ready_at, session));
@@ -172,7 +191,9 @@ impl Matcher {
 
     /// The run is no longer queued.
     pub(crate) fn withdraw(&mut self, session: SessionId) {
-        let Some(run) = self.runs.remove(&session) else { return };
+        let Some(run) = self.runs.remove(&session) else {
+            return;
+        };
         self.ages.remove(&(run.row.queued_at_ms, session));
         if let Place::Backoff(at) = run.place {
             self.backoff.remove(&(at, session));
@@ -263,10 +284,15 @@ impl Matcher {
 
     /// A claim is over: its runner has a free place.
     pub(crate) fn freed(&mut self, session: SessionId, token: TokenDigest) -> Vec<Match> {
-        if self.holders.get(&session).is_none_or(|(held, _)| *held != token) {
+        if self
+            .holders
+            .get(&session)
+            .is_none_or(|(held, _)| *held != token)
+        {
             return Vec::new();
         }
-        self.unhold(session).map_or_else(Vec::new, |id| self.serve(id))
+        self.unhold(session)
+            .map_or_else(Vec::new, |id| self.serve(id))
     }
 
     /// Runs that wait for a runner.
@@ -316,16 +342,22 @@ impl Matcher {
 
     /// A run may be handed out from now on.
     fn ripe(&mut self, session: SessionId) -> Vec<Match> {
-        let Some(run) = self.runs.get_mut(&session) else { return Vec::new() };
+        let Some(run) = self.runs.get_mut(&session) else {
+            return Vec::new();
+        };
         run.place = Place::Ready;
         let (target, workspace, number) = (run.row.target, run.row.workspace, run.number);
         for target in accepted(target) {
             let ready = self.ready.entry(target).or_default();
             let runs = &self.runs;
-            ready.push(workspace, Ticket { session, number }, self.turn, |t| is_ready(runs, t));
+            ready.push(workspace, Ticket { session, number }, self.turn, |t| {
+                is_ready(runs, t)
+            });
         }
         let keys = accepted(target).flat_map(|t| [(None, t), (Some(workspace), t)]);
-        let first = keys.filter_map(|key| self.idle.get(&key)?.first().copied()).min();
+        let first = keys
+            .filter_map(|key| self.idle.get(&key)?.first().copied())
+            .min();
         first.map_or_else(Vec::new, |(_, id)| self.serve(id))
     }
 
@@ -338,7 +370,11 @@ impl Matcher {
             while got < max {
                 let Some(row) = self.next_for(id) else { break };
                 got += 1;
-                out.push(Match { poll, runner: id, row });
+                out.push(Match {
+                    poll,
+                    runner: id,
+                    row,
+                });
             }
             if got == 0 {
                 break 'polls;
@@ -365,7 +401,9 @@ impl Matcher {
         let (only, runs) = (runner.only(), &self.runs);
         let mut best: Option<(u64, WorkspaceRef, RunnerTarget)> = None;
         for target in &runner.info.targets {
-            let Some(ready) = self.ready.get_mut(target) else { continue };
+            let Some(ready) = self.ready.get_mut(target) else {
+                continue;
+            };
             match ready.next(only, |t| is_ready(runs, t)) {
                 Some((served, ws)) if best.is_none_or(|(b, ..)| served < b) => {
                     best = Some((served, ws, *target));
@@ -401,7 +439,9 @@ impl Matcher {
 
     /// Takes the runner out of the index; before anything about it changes.
     fn unlist(&mut self, id: RunnerId) {
-        let Some(runner) = self.runners.get(&id) else { return };
+        let Some(runner) = self.runners.get(&id) else {
+            return;
+        };
         for target in &runner.info.targets {
             let key = (runner.only(), *target);
             if let Some(set) = self.idle.get_mut(&key) {
@@ -415,13 +455,18 @@ impl Matcher {
 
     /// Puts it back, if it can take a run.
     fn list(&mut self, id: RunnerId) {
-        let Some(runner) = self.runners.get(&id) else { return };
+        let Some(runner) = self.runners.get(&id) else {
+            return;
+        };
         if self.paused || runner.info.draining || runner.polls.is_empty() || runner.free() == 0 {
             return;
         }
         for target in &runner.info.targets {
             let key = (runner.only(), *target);
-            self.idle.entry(key).or_default().insert((runner.served, id));
+            self.idle
+                .entry(key)
+                .or_default()
+                .insert((runner.served, id));
         }
     }
 }

@@ -54,7 +54,9 @@ pub struct DeliveryGuard {
 
 impl std::fmt::Debug for DeliveryGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeliveryGuard").field("open", &self.open.is_some()).finish()
+        f.debug_struct("DeliveryGuard")
+            .field("open", &self.open.is_some())
+            .finish()
     }
 }
 
@@ -68,8 +70,14 @@ impl DeliveryGuard {
 
 impl Drop for DeliveryGuard {
     fn drop(&mut self) {
-        let Some((inner, token)) = self.open.take() else { return };
-        let call = AttemptCall { token: token.digest(), n: None, verb: Verb::Undeliver };
+        let Some((inner, token)) = self.open.take() else {
+            return;
+        };
+        let call = AttemptCall {
+            token: token.digest(),
+            n: None,
+            verb: Verb::Undeliver,
+        };
         // Unheard, the start-up deadline takes the claim back.
         drop(inner.post(token.session, Command::Attempt(call), Intake::Internal));
     }
@@ -87,7 +95,9 @@ impl ClaimGrant {
             inputs: events,
             inputs_next_after: next_after,
             lease_ms: inner.config.limits.lease_s.saturating_mul(1_000),
-            confirm: DeliveryGuard { open: Some((Arc::clone(inner), token)) },
+            confirm: DeliveryGuard {
+                open: Some((Arc::clone(inner), token)),
+            },
         })
     }
 }
@@ -131,9 +141,23 @@ impl Engine {
         let poll = inner.next_poll();
         let (reply, claims) = oneshot::channel();
         let until = inner.timer.now().saturating_add(wait);
-        let ask = Poll { id: poll, runner, max, until, reply };
-        parts.dispatcher.try_send(ask).map_err(|e| inner.unsent(&e))?;
-        let mut guard = PollGuard { inner, runner, poll, over: false };
+        let ask = Poll {
+            id: poll,
+            runner,
+            max,
+            until,
+            reply,
+        };
+        parts
+            .dispatcher
+            .try_send(ask)
+            .map_err(|e| inner.unsent(&e))?;
+        let mut guard = PollGuard {
+            inner,
+            runner,
+            poll,
+            over: false,
+        };
         let claims = claims.await;
         guard.over = true;
         claims.unwrap_or_else(|_| Err(inner.stopped()))
@@ -154,7 +178,11 @@ impl Engine {
         if !wait.is_zero() && matches!(verb, Verb::Inputs) {
             self.wait_for_inputs(token, wait).await;
         }
-        let call = AttemptCall { token: token.digest(), n, verb };
+        let call = AttemptCall {
+            token: token.digest(),
+            n,
+            verb,
+        };
         self.command(token.session, Command::Attempt(call)).await
     }
 
@@ -171,7 +199,9 @@ impl Engine {
             if self.peek(token).await || inner.timer.now() >= until || !inner.is_running() {
                 return;
             }
-            let beat = inner.timer.until(until.min(inner.timer.now().saturating_add(beat)));
+            let beat = inner
+                .timer
+                .until(until.min(inner.timer.now().saturating_add(beat)));
             let changed = head.changed();
             futures_util::pin_mut!(beat, changed);
             futures_util::future::select(beat, changed).await;
@@ -180,7 +210,11 @@ impl Engine {
 
     /// Whether `inputs` would bring something; a session that is not in memory is asked itself.
     async fn peek(&self, token: ClaimToken) -> bool {
-        let addr = self.inner.directory.find(token.session).and_then(|slot| slot.addr());
+        let addr = self
+            .inner
+            .directory
+            .find(token.session)
+            .and_then(|slot| slot.addr());
         let Some(addr) = addr else { return true };
         let (reply, some) = oneshot::channel();
         if addr.try_send(Peek { token, reply }).is_err() {

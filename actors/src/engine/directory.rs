@@ -94,7 +94,11 @@ pub(crate) enum Pushed {
 
 impl Slot {
     fn new(id: SessionId) -> Self {
-        Self { id, state: Mutex::default(), used_ms: AtomicU64::new(0) }
+        Self {
+            id,
+            state: Mutex::default(),
+            used_ms: AtomicU64::new(0),
+        }
     }
 
     /// Queues a command.
@@ -105,7 +109,10 @@ impl Slot {
         }
         if s.queue.len() >= len_max {
             drop(s);
-            queued.reply.send(Err(Rejection::new(Code::Busy, "the session's queue is full")));
+            queued.reply.send(Err(Rejection::new(
+                Code::Busy,
+                "the session's queue is full",
+            )));
             return Pushed::Full;
         }
         s.queue.push_back(queued);
@@ -277,7 +284,9 @@ struct Table {
 impl Directory {
     /// Nothing in memory.
     pub(crate) fn new() -> Self {
-        Self { tables: (0..TABLES).map(|_| Mutex::default()).collect() }
+        Self {
+            tables: (0..TABLES).map(|_| Mutex::default()).collect(),
+        }
     }
 
     fn table(&self, id: SessionId) -> Option<&Mutex<Table>> {
@@ -290,7 +299,10 @@ impl Directory {
         if table.closed {
             return None;
         }
-        let slot = table.slots.entry(id).or_insert_with(|| Arc::new(Slot::new(id)));
+        let slot = table
+            .slots
+            .entry(id)
+            .or_insert_with(|| Arc::new(Slot::new(id)));
         Some(Arc::clone(slot))
     }
 
@@ -301,9 +313,15 @@ impl Directory {
 
     /// Takes this very slot out.
     pub(crate) fn remove(&self, slot: &Arc<Slot>) {
-        let Some(table) = self.table(slot.id) else { return };
+        let Some(table) = self.table(slot.id) else {
+            return;
+        };
         let mut table = lock(table);
-        if table.slots.get(&slot.id).is_some_and(|s| Arc::ptr_eq(s, slot)) {
+        if table
+            .slots
+            .get(&slot.id)
+            .is_some_and(|s| Arc::ptr_eq(s, slot))
+        {
             table.slots.remove(&slot.id);
         }
     }

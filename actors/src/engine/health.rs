@@ -60,7 +60,9 @@ impl Engine {
             inner.fail(format!("the log failed: {cause}"));
         }
         if let Some(reason) = inner.failure() {
-            return Health::Failed { reason: reason.to_owned() };
+            return Health::Failed {
+                reason: reason.to_owned(),
+            };
         }
         if !inner.is_running() {
             return Health::Closed;
@@ -72,7 +74,9 @@ impl Engine {
             Log::Recovering => "the log is being reopened",
             Log::Failed(_) => "the log failed",
         };
-        Health::Degraded { reason: reason.to_owned() }
+        Health::Degraded {
+            reason: reason.to_owned(),
+        }
     }
 
     /// Counts of now; the gauges of the metrics are set to them.
@@ -99,7 +103,8 @@ impl super::inner::Inner {
         let m = &self.metrics;
         // Gauges are floating-point numbers; counts of this size fit them exactly.
         m.queue_depth.set(stats.queue_depth as f64);
-        m.oldest_pending.set(stats.oldest_pending_ms as f64 / 1_000.0);
+        m.oldest_pending
+            .set(stats.oldest_pending_ms as f64 / 1_000.0);
         m.sessions_live.set(stats.sessions_live as f64);
         m.followers.set(stats.followers as f64);
         stats

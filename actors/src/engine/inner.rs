@@ -107,7 +107,11 @@ impl Inner {
         Self {
             reader: Reader::new(Arc::clone(&log), threads, config.blocking_queue_len_max),
             timer: Timer::new(Arc::clone(&door.clock)),
-            feed: Feed::new(config.feed_events_max, config.feed_bytes_max, config.followers_max),
+            feed: Feed::new(
+                config.feed_events_max,
+                config.feed_bytes_max,
+                config.followers_max,
+            ),
             liveness: Liveness::new(Arc::clone(&door.clock), config.runner_live_s),
             log,
             door,
@@ -201,7 +205,9 @@ impl Inner {
 
     /// Asks for an actor; if nobody can be asked, whatever waits is refused.
     pub(crate) fn start(&self, slot: &Arc<Slot>) {
-        let sent = self.shard(slot.id).map(|shard| shard.try_send(Start(Arc::clone(slot))));
+        let sent = self
+            .shard(slot.id)
+            .map(|shard| shard.try_send(Start(Arc::clone(slot))));
         let why = match sent {
             Some(Ok(())) => return,
             Some(Err(SendError::Full(_))) => {
@@ -214,7 +220,9 @@ impl Inner {
 
     /// Takes a session out of memory; whatever waits in it is refused.
     pub(crate) fn unload(&self, slot: &Arc<Slot>, why: &Rejection) {
-        slot.close().into_iter().for_each(|q| q.reply.send(Err(why.clone())));
+        slot.close()
+            .into_iter()
+            .for_each(|q| q.reply.send(Err(why.clone())));
         self.directory.remove(slot);
     }
 
@@ -236,7 +244,9 @@ impl Inner {
         F: FnOnce(&dyn View) -> Result<T, ReadError> + Send + 'static,
     {
         let inner = Arc::clone(self);
-        let started = self.reader.start(class, |log| longhaul_storage::read(log, work));
+        let started = self
+            .reader
+            .start(class, |log| longhaul_storage::read(log, work));
         async move {
             let read = started?.await.map_err(|_| crate::reader::lost())?;
             read.map_err(|e| inner.refuse(&e))
@@ -283,7 +293,8 @@ impl Inner {
 
     /// A part died, or the log failed: nothing is taken any more, and all that waits is answered.
     pub(crate) fn fail(&self, why: String) {
-        if self.phase.swap(ENDED, Ordering::AcqRel) == RUNNING && self.failed.set(why.clone()).is_ok()
+        if self.phase.swap(ENDED, Ordering::AcqRel) == RUNNING
+            && self.failed.set(why.clone()).is_ok()
         {
             tracing::error!(why, "the engine is out of order; restart the process");
         }
@@ -292,7 +303,9 @@ impl Inner {
 
     /// Takes no more commands of callers.
     pub(crate) fn drain(&self) {
-        let swap = self.phase.compare_exchange(RUNNING, DRAINING, Ordering::AcqRel, Ordering::Acquire);
+        let swap =
+            self.phase
+                .compare_exchange(RUNNING, DRAINING, Ordering::AcqRel, Ordering::Acquire);
         // Failing means that it has ended already.
         let _ = swap;
         self.feed.close();
@@ -317,7 +330,10 @@ pub(crate) struct Guard {
 impl Guard {
     /// Watches the part called `name`.
     pub(crate) fn new(inner: &Arc<Inner>, name: &'static str) -> Self {
-        Self { inner: Arc::clone(inner), name }
+        Self {
+            inner: Arc::clone(inner),
+            name,
+        }
     }
 }
 

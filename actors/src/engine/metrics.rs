@@ -33,7 +33,8 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Registers everything.
     pub(crate) fn new() -> Self {
-        let commands = |outcome: &'static str| counter!("longhaul_commands_total", "outcome" => outcome);
+        let commands =
+            |outcome: &'static str| counter!("longhaul_commands_total", "outcome" => outcome);
         Self {
             appends: counter!("longhaul_appends_total"),
             append_seconds: histogram!("longhaul_append_seconds"),

@@ -42,7 +42,10 @@ impl Outcome {
             None => self.body,
             Some(inputs) => splice(&self.body, &inputs),
         };
-        Answer { status: self.status, body }
+        Answer {
+            status: self.status,
+            body,
+        }
     }
 }
 
@@ -79,7 +82,10 @@ mod tests {
     #[test]
     fn inputs_are_spliced_into_any_object() {
         let inputs = Inputs {
-            events: vec![Bytes::from_static(b"{\"seq\":1}"), Bytes::from_static(b"{\"seq\":2}")],
+            events: vec![
+                Bytes::from_static(b"{\"seq\":1}"),
+                Bytes::from_static(b"{\"seq\":2}"),
+            ],
             next_after: Some(2),
         };
         for (body, rest) in [("{}", 2), ("{\"state\":\"ready\"}", 3), ("{ } ", 2)] {

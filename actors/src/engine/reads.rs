@@ -82,20 +82,37 @@ impl Engine {
     ) -> Result<Value, Rejection> {
         let inner = &self.inner;
         let parts = inner.parts().ok_or_else(|| inner.stopped())?;
-        let blocked_by = parts.dispatcher.send(BlockedBy(session)).await.unwrap_or(None);
+        let blocked_by = parts
+            .dispatcher
+            .send(BlockedBy(session))
+            .await
+            .unwrap_or(None);
         if let Some(addr) = inner.directory.find(session).and_then(|slot| slot.addr()) {
             let (reply, shown) = oneshot::channel();
-            if addr.try_send(Show { workspace, blocked_by, reply }).is_ok()
+            if addr
+                .try_send(Show {
+                    workspace,
+                    blocked_by,
+                    reply,
+                })
+                .is_ok()
                 && let Ok(shown) = shown.await
             {
                 return shown.ok_or_else(|| not_found(session));
             }
         }
-        let extras = ShowExtras { blocked_by, attempts_max: inner.config.limits.attempts_max };
+        let extras = ShowExtras {
+            blocked_by,
+            attempts_max: inner.config.limits.attempts_max,
+        };
         let read = inner.read(Class::Page, move |view| recover(view, session));
         let state = read.await?.state;
-        let here = state.about.as_ref().is_some_and(|a| a.workspace == workspace);
-        here.then(|| show(&state, extras)).ok_or_else(|| not_found(session))
+        let here = state
+            .about
+            .as_ref()
+            .is_some_and(|a| a.workspace == workspace);
+        here.then(|| show(&state, extras))
+            .ok_or_else(|| not_found(session))
     }
 
     /// Sessions of a workspace, in the order of their ids (that of their creation).
@@ -132,13 +149,19 @@ impl Engine {
             let stream = StreamId(session.0);
             let head = here(view, workspace, session)?.0;
             let after = after.map(rows::at);
-            let page = PageLimit { items_max: limit, bytes_max: PAGE_BYTES_MAX };
+            let page = PageLimit {
+                items_max: limit,
+                bytes_max: PAGE_BYTES_MAX,
+            };
             let kind = rows::HISTORY_RUN;
             let found = view.history(stream, kind, after, head.last_seq, Order::Asc, page)?;
             let mut items = Vec::with_capacity(found.len());
             for row in &found {
-                let run: RunRow = codec::decode(&row.value)
-                    .map_err(|e| ReadError::Damaged { stream, seq: row.seq, reason: e.to_string() })?;
+                let run: RunRow = codec::decode(&row.value).map_err(|e| ReadError::Damaged {
+                    stream,
+                    seq: row.seq,
+                    reason: e.to_string(),
+                })?;
                 items.push(run.json());
             }
             let last = found.last().filter(|_| found.len() == limit);
@@ -183,10 +206,19 @@ impl Engine {
                 return Ok(None);
             }
             let stream = StreamId(session.0);
-            let one = PageLimit { items_max: 1, bytes_max: PAGE_BYTES_MAX };
+            let one = PageLimit {
+                items_max: 1,
+                bytes_max: PAGE_BYTES_MAX,
+            };
             let found = view.records(stream, seq - 1, seq, Order::Asc, one)?;
-            let Some(record) = found.first() else { return Ok(None) };
-            let damaged = |reason: String| ReadError::Damaged { stream, seq, reason };
+            let Some(record) = found.first() else {
+                return Ok(None);
+            };
+            let damaged = |reason: String| ReadError::Damaged {
+                stream,
+                seq,
+                reason,
+            };
             let header = header_of(record).map_err(|e| damaged(e.to_string()))?;
             let json = envelope(record).map_err(|e| damaged(e.to_string()))?;
             Ok((header.id == id).then_some(json))
@@ -223,7 +255,14 @@ impl Engine {
             watching.channel.close();
         }
         let channel = watching.into_channel();
-        Ok(Follower::new(Arc::clone(inner), session, channel, after, types, permit))
+        Ok(Follower::new(
+            Arc::clone(inner),
+            session,
+            channel,
+            after,
+            types,
+            permit,
+        ))
     }
 }
 
@@ -238,7 +277,12 @@ pub(crate) struct Watching<'a> {
 impl<'a> Watching<'a> {
     /// Watches a session's commits from now on.
     pub(crate) fn new(inner: &'a Arc<Inner>, session: SessionId) -> Self {
-        Self { inner, session, channel: inner.feed.join(session), kept: false }
+        Self {
+            inner,
+            session,
+            channel: inner.feed.join(session),
+            kept: false,
+        }
     }
 
     /// Its committed end.
@@ -269,7 +313,9 @@ fn here(
 ) -> Result<(StreamHead, SessionRow), ReadError> {
     let stream = StreamId(session.0);
     let head = view.head(stream)?.ok_or(ReadError::NotFound)?;
-    let row = view.row(&rows::session(workspace, session))?.ok_or(ReadError::NotFound)?;
+    let row = view
+        .row(&rows::session(workspace, session))?
+        .ok_or(ReadError::NotFound)?;
     let row = codec::decode(&row).map_err(|e| ReadError::Damaged {
         stream,
         seq: head.last_seq,
@@ -279,11 +325,18 @@ fn here(
 }
 
 fn not_found(session: SessionId) -> Rejection {
-    Rejection::new(Code::SessionNotFound, format!("there is no session {session} here"))
+    Rejection::new(
+        Code::SessionNotFound,
+        format!("there is no session {session} here"),
+    )
 }
 
 fn named(e: Rejection, session: SessionId) -> Rejection {
-    if e.code == Code::SessionNotFound { not_found(session) } else { e }
+    if e.code == Code::SessionNotFound {
+        not_found(session)
+    } else {
+        e
+    }
 }
 
 fn sessions(
@@ -295,9 +348,12 @@ fn sessions(
 ) -> Result<ListPage<SessionId>, ReadError> {
     let prefix = rows::sessions(workspace);
     let mut after = after.map(|id| rows::session(workspace, id));
-    let (mut items, mut scanned, mut last) = (Vec::new(), 0, None);
+    let (mut items, mut scanned) = (Vec::new(), 0);
     loop {
-        let page = PageLimit { items_max: limit, bytes_max: PAGE_BYTES_MAX };
+        let page = PageLimit {
+            items_max: limit,
+            bytes_max: PAGE_BYTES_MAX,
+        };
         let found = view.rows(&prefix, after.as_deref(), Order::Asc, page)?;
         let full = found.len() == limit;
         for (key, value) in found {
@@ -305,16 +361,21 @@ fn sessions(
                 .map_err(|e| ReadError::Engine(format!("a session row does not decode: {e}")))?;
             scanned += 1;
             after = Some(key);
-            last = Some(row.id);
             if status.is_none_or(|s| s == row.status) {
                 items.push(listed(&row));
             }
             if items.len() == limit || scanned == LIST_SCAN_MAX {
-                return Ok(ListPage { items, next_after: last });
+                return Ok(ListPage {
+                    items,
+                    next_after: Some(row.id),
+                });
             }
         }
         if !full {
-            return Ok(ListPage { items, next_after: None });
+            return Ok(ListPage {
+                items,
+                next_after: None,
+            });
         }
     }
 }
@@ -341,16 +402,29 @@ fn page(
 ) -> Result<EventPage, ReadError> {
     let stream = StreamId(session.0);
     let low = query.after.unwrap_or(0);
-    let high = query.before.map_or(last_seq, |b| b.saturating_sub(1).min(last_seq));
-    let mut out =
-        EventPage { events: Vec::new(), next_after: None, last_seq, first_available_seq: 1 };
+    let high = query
+        .before
+        .map_or(last_seq, |b| b.saturating_sub(1).min(last_seq));
+    let mut out = EventPage {
+        events: Vec::new(),
+        next_after: None,
+        last_seq,
+        first_available_seq: 1,
+    };
     if low >= high {
         return Ok(out);
     }
     let limit = query.limit.clamp(1, PAGE_EVENTS_MAX);
     // A filtered page looks through more events than it gives, within the same bounds.
-    let items_max = if query.types.is_some() { PAGE_EVENTS_MAX } else { limit };
-    let bounds = PageLimit { items_max, bytes_max: PAGE_BYTES_MAX };
+    let items_max = if query.types.is_some() {
+        PAGE_EVENTS_MAX
+    } else {
+        limit
+    };
+    let bounds = PageLimit {
+        items_max,
+        bytes_max: PAGE_BYTES_MAX,
+    };
     let records = view.records(stream, low, high, query.order, bounds)?;
     let mut last = None;
     for record in &records {
@@ -358,14 +432,19 @@ fn page(
             break;
         }
         last = Some(record.seq);
-        let damaged = |reason: String| ReadError::Damaged { stream, seq: record.seq, reason };
+        let damaged = |reason: String| ReadError::Damaged {
+            stream,
+            seq: record.seq,
+            reason,
+        };
         if let Some(types) = &query.types {
             let header = header_of(record).map_err(|e| damaged(e.to_string()))?;
             if !types.contains(&header.kind) {
                 continue;
             }
         }
-        out.events.push(envelope(record).map_err(|e| damaged(e.to_string()))?);
+        out.events
+            .push(envelope(record).map_err(|e| damaged(e.to_string()))?);
     }
     out.next_after = last.filter(|seq| match query.order {
         Order::Asc => *seq < high,

@@ -53,11 +53,23 @@ pub(super) fn start(
     let system = match ready_rx.recv() {
         Ok(Ok(system)) => system,
         Ok(Err(e)) => return Err(no_thread(&e)),
-        Err(_) => return Err(Rejection::new(Code::Internal, "the system thread died at start")),
+        Err(_) => {
+            return Err(Rejection::new(
+                Code::Internal,
+                "the system thread died at start",
+            ));
+        }
     };
     let thread = Arc::new(Mutex::new(Some(thread)));
-    let life = Life { inner: Arc::downgrade(&inner), system, thread };
-    Ok(Engine { inner, life: Arc::new(life) })
+    let life = Life {
+        inner: Arc::downgrade(&inner),
+        system,
+        thread,
+    };
+    Ok(Engine {
+        inner,
+        life: Arc::new(life),
+    })
 }
 
 fn no_thread(e: &std::io::Error) -> Rejection {
@@ -90,7 +102,9 @@ async fn parts(inner: &Arc<Inner>, arbiters: &mut Vec<Arbiter>) -> std::io::Resu
     for _ in 0..inner.config.arbiters.max(1) {
         let arbiter = Arbiter::try_new()?;
         let of_shard = Arc::clone(inner);
-        shards.push(Shard::start_in_arbiter(&arbiter.handle(), |_| Shard::new(of_shard)));
+        shards.push(Shard::start_in_arbiter(&arbiter.handle(), |_| {
+            Shard::new(of_shard)
+        }));
         arbiters.push(arbiter);
     }
     TimerActor::new(inner).start();
@@ -113,7 +127,10 @@ struct TimerActor {
 
 impl TimerActor {
     fn new(inner: &Arc<Inner>) -> Self {
-        Self { inner: Arc::clone(inner), _guard: Guard::new(inner, "the timer") }
+        Self {
+            inner: Arc::clone(inner),
+            _guard: Guard::new(inner, "the timer"),
+        }
     }
 }
 

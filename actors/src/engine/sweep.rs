@@ -9,8 +9,8 @@ use bytes::Bytes;
 use longhaul_storage::{Condition, Order, PageLimit, ReadError, RowChange, StreamId, Write};
 
 use super::inner::{Guard, Inner};
-use crate::codec;
 use crate::code::Rejection;
+use crate::codec;
 use crate::dispatch::actor::{Held, Offer};
 use crate::ids::SessionId;
 use crate::reader::Class;
@@ -47,7 +47,13 @@ impl Sweeper {
     /// Not started yet.
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let guard = Guard::new(&inner, "the sweeper");
-        Self { inner, purging: false, purge_again: false, receipts_after: None, _guard: guard }
+        Self {
+            inner,
+            purging: false,
+            purge_again: false,
+            receipts_after: None,
+            _guard: guard,
+        }
     }
 
     fn tick(&mut self, ctx: &mut Context<Self>) {
@@ -60,7 +66,10 @@ impl Sweeper {
             this.inner.stats();
             if let Some(parts) = this.inner.parts() {
                 // Full mailboxes are asked again at the next turn.
-                parts.shards.iter().for_each(|s| drop(s.try_send(SweepIdle)));
+                parts
+                    .shards
+                    .iter()
+                    .for_each(|s| drop(s.try_send(SweepIdle)));
                 drop(parts.durable.try_send(ScanTimers));
             }
             this.purge(ctx);
@@ -140,7 +149,10 @@ async fn page(
 ) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
     let items_max = inner.config.sweep_rows_max.max(1);
     let read = inner.read(Class::Page, move |view| {
-        let limit = PageLimit { items_max, bytes_max: 4 << 20 };
+        let limit = PageLimit {
+            items_max,
+            bytes_max: 4 << 20,
+        };
         view.rows(&rows::table(tag), after.as_deref(), Order::Asc, limit)
     });
     read.await
@@ -173,13 +185,27 @@ async fn look_at(inner: &Arc<Inner>, row: LiveRow) {
     let Some(parts) = inner.parts() else { return };
     if row.phase == Phase::Queued {
         // Awaits room in the mailbox: a long queue does not crowd out callers.
-        let _ = parts.dispatcher.send(Offer { row, if_absent: true }).await;
+        let _ = parts
+            .dispatcher
+            .send(Offer {
+                row,
+                if_absent: true,
+            })
+            .await;
     } else if let Some(claim) = row.claim {
         let session = row.session;
-        if inner.directory.find(session).is_some_and(|slot| slot.addr().is_some()) {
+        if inner
+            .directory
+            .find(session)
+            .is_some_and(|slot| slot.addr().is_some())
+        {
             return;
         }
-        let held = Held { session, token: claim.token, runner: claim.runner };
+        let held = Held {
+            session,
+            token: claim.token,
+            runner: claim.runner,
+        };
         let _ = parts.dispatcher.send(held).await;
         // Bounded: callers' sessions start beside these.
         while inner.starting() >= inner.config.recoveries_max && inner.is_running() {
@@ -199,16 +225,27 @@ async fn purge_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
             return Ok(());
         }
         for (key, _) in rows {
-            let Some(id) = key.last_chunk::<16>().map(|id| SessionId(*id)) else { continue };
+            let Some(id) = key.last_chunk::<16>().map(|id| SessionId(*id)) else {
+                continue;
+            };
             longhaul_storage::fault::point("purge::before");
-            let purged = inner.reader.start(Class::Page, move |log| log.purge(StreamId(id.0)))?;
+            let purged = inner
+                .reader
+                .start(Class::Page, move |log| log.purge(StreamId(id.0)))?;
             match purged.await.map_err(|_| crate::reader::lost())? {
                 Ok(()) | Err(ReadError::NotFound) => {}
                 Err(e) => return Err(inner.refuse(&e)),
             }
             longhaul_storage::fault::point("purge::after");
             let rows = vec![RowChange::Delete(key)];
-            append(inner, Write { rows, ..Write::default() }).await?;
+            append(
+                inner,
+                Write {
+                    rows,
+                    ..Write::default()
+                },
+            )
+            .await?;
             tracing::info!(session = %id, "purged");
         }
     }
@@ -222,13 +259,16 @@ async fn old_receipts(
     let found = page(inner, rows::RECEIPT, after).await?;
     let full = found.len() >= inner.config.sweep_rows_max.max(1);
     let next = found.last().map(|(key, _)| key.clone()).filter(|_| full);
-    let keep_ms = i64::try_from(inner.config.receipt_ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
+    let keep_ms =
+        i64::try_from(inner.config.receipt_ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let before = inner.door.clock.wall_ms().saturating_sub(keep_ms);
     let mut write = Write::default();
     for (key, value) in found {
         if codec::decode::<Receipt>(&value).is_ok_and(|r| r.at_ms < before) {
             // An expired key may be used anew meanwhile: then its new answer stays.
-            write.conditions.push((key.clone(), Condition::Unchanged(value)));
+            write
+                .conditions
+                .push((key.clone(), Condition::Unchanged(value)));
             write.rows.push(RowChange::Delete(key));
         }
     }
@@ -241,5 +281,6 @@ async fn old_receipts(
 
 async fn append(inner: &Arc<Inner>, write: Write) -> Result<(), Rejection> {
     let done = inner.log.append(write).await;
-    done.map(drop).map_err(|e| crate::session::actor::refusal(inner, &e))
+    done.map(drop)
+        .map_err(|e| crate::session::actor::refusal(inner, &e))
 }

@@ -78,7 +78,9 @@ impl Channel {
 
     /// Takes committed events, in order, and tells the followers.
     pub(crate) fn publish(&self, events: Vec<NewEvent>, ended: Option<Status>) {
-        let Some(last) = events.last().map(|e| e.event.seq) else { return };
+        let Some(last) = events.last().map(|e| e.event.seq) else {
+            return;
+        };
         {
             let mut ring = lock(&self.ring);
             for new in events {
@@ -118,8 +120,12 @@ impl Channel {
     /// Events after `after`, if the very next one is in the ring; at most `max`.
     pub(crate) fn take(&self, after: u64, max: usize, into: &mut VecDeque<Arc<FeedEvent>>) -> bool {
         let ring = lock(&self.ring);
-        let Some(first) = ring.events.front().map(|e| e.seq()) else { return false };
-        let Some(skip) = (after + 1).checked_sub(first) else { return false };
+        let Some(first) = ring.events.front().map(|e| e.seq()) else {
+            return false;
+        };
+        let Some(skip) = (after + 1).checked_sub(first) else {
+            return false;
+        };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         if skip >= ring.events.len() {
             return false;
@@ -131,18 +137,26 @@ impl Channel {
 
 impl Ring {
     fn push(&mut self, new: NewEvent) {
-        let follows = self.events.back().is_none_or(|e| e.seq() + 1 == new.event.seq);
+        let follows = self
+            .events
+            .back()
+            .is_none_or(|e| e.seq() + 1 == new.event.seq);
         if !follows {
             // The session was read from the log again: what lies between is served from there.
             *self = Self::default();
         }
         self.bytes += new.content.len();
-        self.events.push_back(Arc::new(FeedEvent { new, json: OnceLock::new() }));
+        self.events.push_back(Arc::new(FeedEvent {
+            new,
+            json: OnceLock::new(),
+        }));
     }
 
     fn trim(&mut self, events_max: usize, bytes_max: usize) {
         while self.events.len() > events_max || self.bytes > bytes_max {
-            let Some(event) = self.events.pop_front() else { return };
+            let Some(event) = self.events.pop_front() else {
+                return;
+            };
             self.bytes -= event.new.content.len();
         }
     }

@@ -22,7 +22,10 @@ use crate::session::stored::header_of;
 /// Events taken from the ring at once.
 const TAKE_MAX: usize = 64;
 /// Events and bytes read from the log at once.
-const PAGE: PageLimit = PageLimit { items_max: 256, bytes_max: 1 << 20 };
+const PAGE: PageLimit = PageLimit {
+    items_max: 256,
+    bytes_max: 1 << 20,
+};
 /// How long to wait before a read that found a full queue is tried again.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 
@@ -171,9 +174,10 @@ impl Follower {
             Ok((out, last))
         });
         match page.await {
-            Ok((_, last)) if last == after => {
-                Err(Rejection::new(Code::Internal, format!("nothing to read after {after}")))
-            }
+            Ok((_, last)) if last == after => Err(Rejection::new(
+                Code::Internal,
+                format!("nothing to read after {after}"),
+            )),
             Ok((events, last)) => {
                 self.history = events;
                 self.read_through = last;

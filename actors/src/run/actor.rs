@@ -79,7 +79,9 @@ impl RunActor {
 
     /// Tells the session until it is heard; what was true then is for the session to judge.
     fn tell(&mut self, expiry: Expiry, ctx: &mut Context<Self>) {
-        let told = self.inner.post(self.slot.id, Command::Expire(expiry), Intake::Internal);
+        let told = self
+            .inner
+            .post(self.slot.id, Command::Expire(expiry), Intake::Internal);
         let told = async move {
             if let Ok(answer) = told {
                 // Whatever it says: if the claim is still live afterwards, it is told again.

@@ -130,8 +130,10 @@ impl SessionActor {
     fn ask_to_leave(&self) {
         if let Some(shard) = self.inner.shard(self.slot.id) {
             // A full mailbox costs nothing: it is asked again at the next sweep.
-            let _ = shard
-                .try_send(Passivate { slot: Arc::clone(&self.slot), generation: self.generation });
+            let _ = shard.try_send(Passivate {
+                slot: Arc::clone(&self.slot),
+                generation: self.generation,
+            });
         }
     }
 
@@ -139,7 +141,9 @@ impl SessionActor {
     /// on with the batch (if there still is one).
     fn reload(&mut self, ctx: &mut Context<Self>) {
         let id = self.slot.id;
-        let read = self.inner.read(Class::Session, move |view| recover(view, id));
+        let read = self
+            .inner
+            .read(Class::Session, move |view| recover(view, id));
         ctx.spawn(read.into_actor(self).map(|read, this, ctx| match read {
             Ok(recovered) => this.reloaded(recovered, ctx),
             Err(why) => this.unreadable(why, ctx),
@@ -169,7 +173,9 @@ impl SessionActor {
         let later = why.code.is_retryable() && self.inner.is_running();
         let mut refused = std::mem::take(&mut self.batch);
         self.slot.take(usize::MAX, &mut refused);
-        refused.into_iter().for_each(|q| q.reply.send(Err(why.clone())));
+        refused
+            .into_iter()
+            .for_each(|q| q.reply.send(Err(why.clone())));
         if !later {
             self.leave(&why, ctx);
             return;
@@ -196,7 +202,9 @@ impl Actor for SessionActor {
     fn stopping(&mut self, _: &mut Self::Context) -> Running {
         if let Some(watched) = self.watched.take() {
             watched.addr.do_send(crate::run::actor::Unwatch);
-            self.inner.claims_live.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            self.inner
+                .claims_live
+                .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }
         Running::Stop
     }
@@ -210,15 +218,23 @@ impl Drop for SessionActor {
         }
         if !self.inner.is_running() {
             let why = self.inner.stopped();
-            self.batch.drain(..).for_each(|q| q.reply.send(Err(why.clone())));
+            self.batch
+                .drain(..)
+                .for_each(|q| q.reply.send(Err(why.clone())));
             return;
         }
         let died_of = self.deciding;
         let back = std::mem::take(&mut self.batch).into_iter().enumerate();
-        let back: Vec<Queued> = back.filter(|(i, _)| Some(*i) != died_of).map(|(_, q)| q).collect();
+        let back: Vec<Queued> = back
+            .filter(|(i, _)| Some(*i) != died_of)
+            .map(|(_, q)| q)
+            .collect();
         self.slot.give_back(back.into_iter());
         tracing::error!(session = %self.slot.id, "a session actor died; starting another");
-        if self.slot.died(self.generation, self.committed.claim().is_some()) {
+        if self
+            .slot
+            .died(self.generation, self.committed.claim().is_some())
+        {
             self.inner.start(&self.slot);
         } else if self.slot.close_if_absent() {
             self.inner.directory.remove(&self.slot);
@@ -279,9 +295,16 @@ pub(crate) struct Show {
 impl Handler<Show> for SessionActor {
     type Result = ();
     fn handle(&mut self, ask: Show, _: &mut Self::Context) {
-        let here = self.committed.about.as_ref().is_some_and(|a| a.workspace == ask.workspace);
+        let here = self
+            .committed
+            .about
+            .as_ref()
+            .is_some_and(|a| a.workspace == ask.workspace);
         let attempts_max = self.inner.config.limits.attempts_max;
-        let extras = ShowExtras { blocked_by: ask.blocked_by, attempts_max };
+        let extras = ShowExtras {
+            blocked_by: ask.blocked_by,
+            attempts_max,
+        };
         // Whoever asked may be gone.
         let _ = ask.reply.send(here.then(|| show(&self.committed, extras)));
     }
@@ -306,8 +329,7 @@ impl Handler<Peek> for SessionActor {
         }
         let run = self.committed.run.as_ref();
         let waits = run.is_some_and(|r| r.phase == crate::session::state::Phase::Waiting);
-        let some = run.is_some_and(|r| !r.answers.is_empty())
-            || self.committed.untaken_count() > 0;
+        let some = run.is_some_and(|r| !r.answers.is_empty()) || self.committed.untaken_count() > 0;
         let _ = ask.reply.send(!live || (some && !waits));
     }
 }
@@ -320,7 +342,11 @@ pub(crate) struct RunDied(pub(crate) TokenDigest);
 impl Handler<RunDied> for SessionActor {
     type Result = ();
     fn handle(&mut self, RunDied(token): RunDied, ctx: &mut Self::Context) {
-        if self.watched.as_ref().is_some_and(|w| w.claim.token == token) {
+        if self
+            .watched
+            .as_ref()
+            .is_some_and(|w| w.claim.token == token)
+        {
             tracing::error!(session = %self.slot.id, "a run actor died; starting another");
             self.rewatch(ctx);
         }

@@ -60,7 +60,12 @@ impl Wheel {
 
     /// Takes rows of a scan, in key order, as far as they are near. `true` = the page was used
     /// to its end, so that the next one may be read.
-    pub(crate) fn scanned(&mut self, page: &[(Bytes, TimerRow)], now: Now, ahead: Duration) -> bool {
+    pub(crate) fn scanned(
+        &mut self,
+        page: &[(Bytes, TimerRow)],
+        now: Now,
+        ahead: Duration,
+    ) -> bool {
         for (key, row) in page {
             if row.due_ms > now.wall_ms.saturating_add(millis(ahead)) {
                 return false;
@@ -139,12 +144,22 @@ impl Durable {
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
         let guard = Guard::new(&inner, "the durable timers");
         let wheel = Wheel::default();
-        Self { inner, wheel, firing: 0, armed: None, scanning: false, _guard: guard }
+        Self {
+            inner,
+            wheel,
+            firing: 0,
+            armed: None,
+            scanning: false,
+            _guard: guard,
+        }
     }
 
     fn now(&self) -> Now {
         let clock = &self.inner.door.clock;
-        Now { wall_ms: clock.wall_ms(), mono: clock.mono() }
+        Now {
+            wall_ms: clock.wall_ms(),
+            mono: clock.mono(),
+        }
     }
 
     fn ahead(&self) -> Duration {
@@ -155,10 +170,14 @@ impl Durable {
     fn turn(&mut self, ctx: &mut Context<Self>) {
         let now = self.inner.timer.now();
         while self.firing < FIRING_MAX {
-            let Some(row) = self.wheel.pop(now) else { break };
+            let Some(row) = self.wheel.pop(now) else {
+                break;
+            };
             self.fire(row, ctx);
         }
-        let Some(next) = self.wheel.next() else { return };
+        let Some(next) = self.wheel.next() else {
+            return;
+        };
         if self.firing >= FIRING_MAX || self.armed.is_some_and(|at| at <= next) {
             return;
         }
@@ -176,10 +195,15 @@ impl Durable {
 
     fn fire(&mut self, row: TimerRow, ctx: &mut Context<Self>) {
         self.firing += 1;
-        let told = self.inner.post(row.session, Command::Expire(row.expiry()), Intake::Internal);
+        let told = self
+            .inner
+            .post(row.session, Command::Expire(row.expiry()), Intake::Internal);
         let told = async move {
             match told {
-                Ok(answer) => answer.await.unwrap_or_else(|_| Err(crate::reader::lost())).err(),
+                Ok(answer) => answer
+                    .await
+                    .unwrap_or_else(|_| Err(crate::reader::lost()))
+                    .err(),
                 Err(refusal) => Some(refusal),
             }
         };
@@ -204,20 +228,30 @@ impl Durable {
         let after = self.wheel.cursor.clone();
         let items_max = self.inner.config.sweep_rows_max;
         let page = self.inner.read(Class::Session, move |view| {
-            let limit = PageLimit { items_max, bytes_max: 1 << 20 };
-            view.rows(&rows::table(rows::TIMER), after.as_deref(), Order::Asc, limit)
+            let limit = PageLimit {
+                items_max,
+                bytes_max: 1 << 20,
+            };
+            view.rows(
+                &rows::table(rows::TIMER),
+                after.as_deref(),
+                Order::Asc,
+                limit,
+            )
         });
         ctx.spawn(page.into_actor(self).map(move |page, this, ctx| {
             this.scanning = false;
             let Ok(page) = page else { return };
             let full = page.len() >= items_max;
-            let read = page.into_iter().filter_map(|(key, value)| match codec::decode(&value) {
-                Ok(row) => Some((key, row)),
-                Err(e) => {
-                    tracing::error!(error = %e, "a timer row does not decode");
-                    None
-                }
-            });
+            let read = page
+                .into_iter()
+                .filter_map(|(key, value)| match codec::decode(&value) {
+                    Ok(row) => Some((key, row)),
+                    Err(e) => {
+                        tracing::error!(error = %e, "a timer row does not decode");
+                        None
+                    }
+                });
             let read: Vec<(Bytes, TimerRow)> = read.collect();
             let (now, ahead) = (this.now(), this.ahead());
             let used = this.wheel.scanned(&read, now, ahead);
@@ -269,11 +303,19 @@ mod tests {
     const AHEAD: Duration = Duration::from_secs(600);
 
     fn row(due_ms: i64) -> TimerRow {
-        TimerRow { due_ms, session: SessionId([1; 16]), parked_seq: 1, wait: None }
+        TimerRow {
+            due_ms,
+            session: SessionId([1; 16]),
+            parked_seq: 1,
+            wait: None,
+        }
     }
 
     fn now(wall_ms: i64, mono_ms: u64) -> Now {
-        Now { wall_ms, mono: Duration::from_millis(mono_ms) }
+        Now {
+            wall_ms,
+            mono: Duration::from_millis(mono_ms),
+        }
     }
 
     fn page(dues: &[i64]) -> Vec<(Bytes, TimerRow)> {

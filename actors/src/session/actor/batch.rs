@@ -23,6 +23,8 @@ use crate::session::payload::Body;
 use crate::session::projection::Projection;
 use crate::session::stored::new_record;
 
+/// Content bytes of one append, plus the command that crosses it.
+const BATCH_BYTES: usize = 8 << 20;
 /// Events between two cached folds, so that a cold start folds at most as many.
 const SNAPSHOT_EVENTS: u64 = 1_024;
 
@@ -34,6 +36,7 @@ struct Drafted {
     rows: Vec<RowChange>,
     conditions: Vec<(bytes::Bytes, Condition)>,
     events: Vec<NewEvent>,
+    bytes: usize,
     verdicts: Vec<Verdict>,
     overlay: Overlay,
     /// Whether rows that follow from the state may have changed.
@@ -68,22 +71,33 @@ impl SessionActor {
         let (id, last_seq) = (self.slot.id, self.committed.last_seq);
         let asked = all.clone();
         let read = self.inner.read(Class::Session, move |view| {
-            asked.iter().map(|n| lookup::load(view, id, last_seq, n)).collect::<Result<Vec<_>, _>>()
+            asked
+                .iter()
+                .map(|n| lookup::load(view, id, last_seq, n))
+                .collect::<Result<Vec<_>, _>>()
         });
-        ctx.spawn(read.into_actor(self).map(move |facts, this, ctx| match facts {
-            Ok(facts) => this.decide_all(&all, facts, ctx),
-            Err(why) => {
-                this.batch.drain(..).for_each(|q| q.reply.send(Err(why.clone())));
-                this.busy = false;
-                this.pump(ctx);
-            }
-        }));
+        ctx.spawn(
+            read.into_actor(self)
+                .map(move |facts, this, ctx| match facts {
+                    Ok(facts) => this.decide_all(&all, facts, ctx),
+                    Err(why) => {
+                        this.batch
+                            .drain(..)
+                            .for_each(|q| q.reply.send(Err(why.clone())));
+                        this.busy = false;
+                        this.pump(ctx);
+                    }
+                }),
+        );
     }
 
     fn needs(&self, command: &Command) -> Needs {
         let mut needed = needs(&self.working, command);
         // Whatever waits in memory need not be read.
-        if needed.inputs_from.is_some_and(|from| from > self.committed.last_seq) {
+        if needed
+            .inputs_from
+            .is_some_and(|from| from > self.committed.last_seq)
+        {
             needed.inputs_from = Some(u64::MAX);
         }
         needed
@@ -91,9 +105,14 @@ impl SessionActor {
 
     /// Whether memory has everything that is asked for.
     fn is_known(&self, needs: &Needs) -> bool {
-        let rest = Needs { calls: None, inputs_from: None, ..needs.clone() };
+        let rest = Needs {
+            calls: None,
+            inputs_from: None,
+            ..needs.clone()
+        };
         let calls = needs.calls.is_none_or(|(token, n)| {
-            self.numbers.is_some_and(|(known, last)| known == token && n > last)
+            self.numbers
+                .is_some_and(|(known, last)| known == token && n > last)
         });
         calls && rest.is_empty() && needs.inputs_from.is_none_or(|from| from == u64::MAX)
     }
@@ -104,7 +123,9 @@ impl SessionActor {
         let mut facts = facts.into_iter();
         let none = Needs::default();
         for index in 0..self.batch.len() {
-            if drafted.erase || drafted.events.len() >= self.inner.config.batch_events_max {
+            let full = drafted.bytes >= BATCH_BYTES
+                || drafted.events.len() >= self.inner.config.batch_events_max;
+            if drafted.erase || full {
                 break;
             }
             let needed = needs.get(index).unwrap_or(&none);
@@ -141,7 +162,9 @@ impl SessionActor {
     }
 
     fn decide_one(&mut self, index: usize, needs: &Needs, mut facts: Facts, d: &mut Drafted) {
-        let Some(queued) = self.batch.get(index) else { return };
+        let Some(queued) = self.batch.get(index) else {
+            return;
+        };
         if !d.overlay.is_empty() {
             d.overlay.apply(&self.working, needs, &mut facts);
         }
@@ -171,9 +194,15 @@ impl SessionActor {
                 }
                 let alone = !d.writes();
                 let decided = self.fold(decision, d);
-                Verdict { early: alone && !d.writes(), result: Ok(decided) }
+                Verdict {
+                    early: alone && !d.writes(),
+                    result: Ok(decided),
+                }
             }
-            Err(refusal) => Verdict { early: !d.writes(), result: Err(refusal) },
+            Err(refusal) => Verdict {
+                early: !d.writes(),
+                result: Err(refusal),
+            },
         };
         d.verdicts.push(verdict);
     }
@@ -188,7 +217,11 @@ impl SessionActor {
                 d.history.extend(made);
             }
             d.moved |= moves(&new);
-            d.settled |= matches!(new.event.body, Body::RunSettled(_) | Body::SessionCreated(_));
+            d.settled |= matches!(
+                new.event.body,
+                Body::RunSettled(_) | Body::SessionCreated(_)
+            );
+            d.bytes += new.content.len();
             d.records.push(new_record(&new));
             d.events.push(new);
         }
@@ -206,7 +239,10 @@ impl SessionActor {
             self.numbers = self.working.claim().map(|c| (c.token, 0));
         }
         d.erase |= decision.erase;
-        Decided { reply: decision.reply, granted: decision.granted.map(Box::new) }
+        Decided {
+            reply: decision.reply,
+            granted: decision.granted.map(Box::new),
+        }
     }
 
     /// One write of everything the batch decided.
@@ -226,7 +262,10 @@ impl SessionActor {
         let expect = if self.committed.last_seq == 0 {
             Expect::New
         } else {
-            Expect::Last { seq: self.committed.last_seq, hash: self.last_hash }
+            Expect::Last {
+                seq: self.committed.last_seq,
+                hash: self.last_hash,
+            }
         };
         let write = Write {
             stream: Some(StreamWrite {
@@ -274,7 +313,11 @@ impl SessionActor {
         if let Some(about) = &self.committed.about {
             out.push(RowChange::Delete(rows::session(about.workspace, id)));
         }
-        out.extend(rows::of_session(id).into_iter().map(RowChange::DeletePrefix));
+        out.extend(
+            rows::of_session(id)
+                .into_iter()
+                .map(RowChange::DeletePrefix),
+        );
         let at_ms = self.inner.door.clock.wall_ms();
         out.push(RowChange::Put(rows::purge(id), codec::encode(&at_ms)));
     }

@@ -74,7 +74,11 @@ impl FlightFuture {
         inner: &Arc<Inner>,
         session: SessionId,
     ) -> Self {
-        Self { open: Some((pending, flight)), inner: Arc::clone(inner), session }
+        Self {
+            open: Some((pending, flight)),
+            inner: Arc::clone(inner),
+            session,
+        }
     }
 }
 
@@ -87,8 +91,12 @@ impl ActorFuture<SessionActor> for FlightFuture {
         ctx: &mut Context<SessionActor>,
         task: &mut TaskContext<'_>,
     ) -> Poll<()> {
-        let Some((pending, _)) = &mut self.open else { return Poll::Ready(()) };
-        let Poll::Ready(result) = Pin::new(pending).poll(task) else { return Poll::Pending };
+        let Some((pending, _)) = &mut self.open else {
+            return Poll::Ready(());
+        };
+        let Poll::Ready(result) = Pin::new(pending).poll(task) else {
+            return Poll::Pending;
+        };
         if let Some((_, flight)) = self.open.take() {
             actor.landed(result, flight, ctx);
         }
@@ -98,7 +106,9 @@ impl ActorFuture<SessionActor> for FlightFuture {
 
 impl Drop for FlightFuture {
     fn drop(&mut self) {
-        let Some((pending, flight)) = self.open.take() else { return };
+        let Some((pending, flight)) = self.open.take() else {
+            return;
+        };
         let (inner, session) = (Arc::clone(&self.inner), self.session);
         let finish = async move {
             let result = pending.await;
@@ -129,7 +139,11 @@ impl SessionActor {
                 if self.tries < TRIES_MAX =>
             {
                 self.tries += 1;
-                self.batch = flight.waiting.into_iter().map(|(queued, _)| queued).collect();
+                self.batch = flight
+                    .waiting
+                    .into_iter()
+                    .map(|(queued, _)| queued)
+                    .collect();
                 self.reload(ctx);
             }
             Err(error) => self.failed(&error, flight, ctx),
@@ -221,8 +235,17 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
     };
     inner.metrics.accepted();
     let Decided { reply, granted } = decided;
-    let Reply { status, body, inputs } = reply;
-    let outcome = move |inputs| Outcome { status, body: Bytes::from(body), granted, inputs };
+    let Reply {
+        status,
+        body,
+        inputs,
+    } = reply;
+    let outcome = move |inputs| Outcome {
+        status,
+        body: Bytes::from(body),
+        granted,
+        inputs,
+    };
     let answers = match inputs {
         None => return queued.reply.send(Ok(outcome(None))),
         Some(none) if none.is_empty() => {
@@ -231,12 +254,19 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
         Some(some) => some,
     };
     let read = inner.read(Class::Session, move |view| {
-        let limit = PageLimit { items_max: PAGE_EVENTS_MAX, bytes_max: PAGE_BYTES_MAX };
+        let limit = PageLimit {
+            items_max: PAGE_EVENTS_MAX,
+            bytes_max: PAGE_BYTES_MAX,
+        };
         envelopes(view, StreamId(session.0), &answers, limit)
     });
     actix::spawn(async move {
-        let inputs = read.await.map(|(events, next_after)| Inputs { events, next_after });
-        queued.reply.send(inputs.map(|inputs| outcome(Some(inputs))));
+        let inputs = read
+            .await
+            .map(|(events, next_after)| Inputs { events, next_after });
+        queued
+            .reply
+            .send(inputs.map(|inputs| outcome(Some(inputs))));
     });
 }
 
@@ -252,6 +282,7 @@ pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
             tracing::error!(cause, "the outcome of an append is not known");
             Code::OutcomeUnknown.into()
         }
+        AppendError::Unreadable(e) => inner.refuse(e),
         AppendError::Conflict { .. } | AppendError::Condition { .. } => {
             Rejection::new(Code::Busy, "others kept writing to the same place")
         }

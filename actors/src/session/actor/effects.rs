@@ -38,18 +38,30 @@ impl SessionActor {
     /// A session has one run and few timers, and one batch under way: what it sends here is
     /// bounded by that, so none of it is dropped for a full mailbox.
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
-        let Some(parts) = self.inner.parts() else { return };
+        let Some(parts) = self.inner.parts() else {
+            return;
+        };
         let session = self.slot.id;
         match effect {
-            Effect::Offer(row) => parts.dispatcher.do_send(Offer { row, if_absent: false }),
+            Effect::Offer(row) => parts.dispatcher.do_send(Offer {
+                row,
+                if_absent: false,
+            }),
             Effect::Withdraw(session) => parts.dispatcher.do_send(Withdraw(session)),
             Effect::Watch(claim) => {
-                let held = Held { session, token: claim.token, runner: claim.runner };
+                let held = Held {
+                    session,
+                    token: claim.token,
+                    runner: claim.runner,
+                };
                 parts.dispatcher.do_send(held);
                 self.watch(claim, ctx);
             }
             Effect::Unwatch(claim) => {
-                parts.dispatcher.do_send(Freed { session, token: claim.token });
+                parts.dispatcher.do_send(Freed {
+                    session,
+                    token: claim.token,
+                });
                 self.unwatch(claim.token);
             }
             Effect::SetTimer(row) => parts.durable.do_send(SetTimer(row)),
@@ -59,7 +71,11 @@ impl SessionActor {
 
     /// Watches a claim; one already watched has moved on and gets a fresh lease.
     fn watch(&mut self, claim: LiveClaim, ctx: &mut Context<Self>) {
-        if let Some(watched) = self.watched.as_mut().filter(|w| w.claim.token == claim.token) {
+        if let Some(watched) = self
+            .watched
+            .as_mut()
+            .filter(|w| w.claim.token == claim.token)
+        {
             watched.claim = claim;
             watched.lease.renew(self.inner.timer.now());
             watched.addr.do_send(Update(claim));
@@ -73,12 +89,19 @@ impl SessionActor {
         let lease = Renewal::new(self.inner.timer.now());
         let seen = self.inner.liveness.of(claim.runner);
         let run = RunActor::new(&self.inner, &self.slot, claim, lease.clone(), ctx.address());
-        self.watched = Some(Watched { claim, addr: run.start(), lease, seen });
+        self.watched = Some(Watched {
+            claim,
+            addr: run.start(),
+            lease,
+            seen,
+        });
     }
 
     /// Replaces a run actor that died.
     pub(super) fn rewatch(&mut self, ctx: &mut Context<Self>) {
-        let Some(old) = self.watched.as_mut() else { return };
+        let Some(old) = self.watched.as_mut() else {
+            return;
+        };
         let (claim, lease) = (old.claim, old.lease.clone());
         old.addr = RunActor::new(&self.inner, &self.slot, claim, lease, ctx.address()).start();
     }
@@ -105,7 +128,9 @@ impl SessionActor {
     /// Tells followers, if there are any.
     pub(super) fn publish(&self, events: Vec<NewEvent>, erased: bool) {
         self.slot.worked(self.inner.mono_ms());
-        let Some(channel) = self.inner.feed.channel(self.slot.id) else { return };
+        let Some(channel) = self.inner.feed.channel(self.slot.id) else {
+            return;
+        };
         if erased {
             channel.erase();
         } else {
@@ -121,7 +146,10 @@ impl SessionActor {
             {
                 let (session, boundary_seq) = (self.slot.id, new.event.seq);
                 // A word that gets lost costs a checkpoint, not a turn.
-                drop(parts.checkpoints.try_send(Rested { session, boundary_seq }));
+                drop(parts.checkpoints.try_send(Rested {
+                    session,
+                    boundary_seq,
+                }));
             }
             match &new.event.body {
                 Body::RunClaimed(_) => self.inner.metrics.claims.increment(1),

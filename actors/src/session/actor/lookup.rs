@@ -15,9 +15,15 @@ use crate::session::state::{Answer, State};
 use crate::session::stored::header_of;
 
 /// Rows read at once while collecting inputs.
-const PAGE: PageLimit = PageLimit { items_max: 1_000, bytes_max: 1 << 20 };
+const PAGE: PageLimit = PageLimit {
+    items_max: 1_000,
+    bytes_max: 1 << 20,
+};
 /// One row.
-const ONE: PageLimit = PageLimit { items_max: 1, bytes_max: 1 << 20 };
+const ONE: PageLimit = PageLimit {
+    items_max: 1,
+    bytes_max: 1 << 20,
+};
 
 /// Looks up what a command needs, in one snapshot.
 pub(super) fn load(
@@ -26,7 +32,12 @@ pub(super) fn load(
     last_seq: u64,
     needs: &Needs,
 ) -> Result<Facts, ReadError> {
-    let at = Place { view, session, stream: StreamId(session.0), last_seq };
+    let at = Place {
+        view,
+        session,
+        stream: StreamId(session.0),
+        last_seq,
+    };
     let mut facts = Facts::default();
     if let Some(scope) = needs.receipt {
         facts.receipt = at.row(&rows::receipt(scope))?;
@@ -62,12 +73,20 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn damaged(&self, seq: u64, e: &dyn std::fmt::Display) -> ReadError {
-        ReadError::Damaged { stream: self.stream, seq, reason: e.to_string() }
+        ReadError::Damaged {
+            stream: self.stream,
+            seq,
+            reason: e.to_string(),
+        }
     }
 
     fn row<T: bincode::Decode<()>>(&self, key: &[u8]) -> Result<Option<T>, ReadError> {
-        let Some(value) = self.view.row(key)? else { return Ok(None) };
-        codec::decode(&value).map(Some).map_err(|e| self.damaged(self.last_seq, &e))
+        let Some(value) = self.view.row(key)? else {
+            return Ok(None);
+        };
+        codec::decode(&value)
+            .map(Some)
+            .map_err(|e| self.damaged(self.last_seq, &e))
     }
 
     /// The last number used under a claim.
@@ -85,16 +104,24 @@ impl Place<'_> {
             return Ok(None);
         }
         let key = rows::at(seq);
-        let row = self.view.history_row(self.stream, rows::HISTORY_ITEM, key, self.last_seq)?;
+        let row = self
+            .view
+            .history_row(self.stream, rows::HISTORY_ITEM, key, self.last_seq)?;
         let Some(row) = row else { return Ok(None) };
         // The row is keyed by position: only the record tells whether it is this id's.
-        let records = self.view.records(self.stream, seq - 1, seq, Order::Asc, ONE)?;
-        let Some(record) = records.first() else { return Ok(None) };
+        let records = self
+            .view
+            .records(self.stream, seq - 1, seq, Order::Asc, ONE)?;
+        let Some(record) = records.first() else {
+            return Ok(None);
+        };
         let header = header_of(record).map_err(|e| self.damaged(seq, &e))?;
         if header.id != id {
             return Ok(None);
         }
-        codec::decode(&row.value).map(Some).map_err(|e| self.damaged(seq, &e))
+        codec::decode(&row.value)
+            .map(Some)
+            .map_err(|e| self.damaged(seq, &e))
     }
 
     /// Event ids kept in history rows after `after`, while the upper half of the key is `group`
@@ -111,7 +138,9 @@ impl Place<'_> {
                 Order::Asc,
                 PAGE,
             )?;
-            let Some(last) = page.last() else { return Ok(out) };
+            let Some(last) = page.last() else {
+                return Ok(out);
+            };
             after = last.key;
             for row in &page {
                 let Some(answer) = answer(row) else {
@@ -138,7 +167,10 @@ fn halves(key: [u8; 16]) -> (u64, u64) {
 
 fn answer(row: &HistoryRow) -> Option<Answer> {
     let id = EventId(<[u8; 16]>::try_from(&row.value[..]).ok()?);
-    Some(Answer { seq: halves(row.key).1, id })
+    Some(Answer {
+        seq: halves(row.key).1,
+        id,
+    })
 }
 
 /// What the batch in progress has decided and no snapshot shows yet.
@@ -178,7 +210,8 @@ impl Overlay {
             match row.kind {
                 rows::HISTORY_INPUT => self.inputs.extend(answer(row)),
                 rows::HISTORY_TAKEN => {
-                    self.taken.extend(answer(row).map(|a| (halves(row.key).0, a)));
+                    self.taken
+                        .extend(answer(row).map(|a| (halves(row.key).0, a)));
                 }
                 rows::HISTORY_ITEM => {
                     // An event that closes an item names it; one that opens it is it.
@@ -272,10 +305,16 @@ pub(super) fn envelopes(
     for (index, answer) in answers.iter().enumerate() {
         let after = answer.seq.saturating_sub(1);
         let records = view.records(stream, after, answer.seq, Order::Asc, ONE)?;
-        let damaged = |reason: String| ReadError::Damaged { stream, seq: answer.seq, reason };
-        let record = records.first().ok_or_else(|| damaged("no record".to_owned()))?;
-        let envelope = crate::session::envelope::envelope(record)
-            .map_err(|e| damaged(e.to_string()))?;
+        let damaged = |reason: String| ReadError::Damaged {
+            stream,
+            seq: answer.seq,
+            reason,
+        };
+        let record = records
+            .first()
+            .ok_or_else(|| damaged("no record".to_owned()))?;
+        let envelope =
+            crate::session::envelope::envelope(record).map_err(|e| damaged(e.to_string()))?;
         bytes += envelope.len();
         if index > 0 && (index >= limit.items_max || bytes > limit.bytes_max) {
             let last = answers.get(index - 1).map(|a| a.seq);

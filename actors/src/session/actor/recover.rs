@@ -9,7 +9,10 @@ use crate::session::state::State;
 use crate::session::stored::event_of;
 
 /// Events folded at once: contents are dropped page by page.
-const PAGE: PageLimit = PageLimit { items_max: 256, bytes_max: 4 << 20 };
+const PAGE: PageLimit = PageLimit {
+    items_max: 256,
+    bytes_max: 4 << 20,
+};
 
 /// A session as committed.
 pub(crate) struct Recovered {
@@ -29,26 +32,41 @@ pub(crate) fn recover(view: &dyn View, session: SessionId) -> Result<Recovered, 
     let stream = StreamId(session.0);
     let Some(head) = view.head(stream)? else {
         let state = State::new(session);
-        return Ok(Recovered { state, last_hash: longhaul_storage::CHAIN_START, snapshot_seq: 0 });
+        return Ok(Recovered {
+            state,
+            last_hash: longhaul_storage::CHAIN_START,
+            snapshot_seq: 0,
+        });
     };
     let mut state = snapshot(view, session, head.last_seq)?;
     let snapshot_seq = state.last_seq;
     while state.last_seq < head.last_seq {
         let after = state.last_seq;
         let page = view.records(stream, after, head.last_seq, Order::Asc, PAGE)?;
-        let damaged = |seq, reason: String| ReadError::Damaged { stream, seq, reason };
+        let damaged = |seq, reason: String| ReadError::Damaged {
+            stream,
+            seq,
+            reason,
+        };
         if page.is_empty() {
             return Err(damaged(after + 1, "no record".to_owned()));
         }
         for record in &page {
             if record.seq != state.last_seq + 1 {
-                return Err(damaged(state.last_seq + 1, format!("found {} there", record.seq)));
+                return Err(damaged(
+                    state.last_seq + 1,
+                    format!("found {} there", record.seq),
+                ));
             }
             let event = event_of(record).map_err(|e| damaged(record.seq, e.to_string()))?;
             evolve(&mut state, &event);
         }
     }
-    Ok(Recovered { state, last_hash: head.last_hash, snapshot_seq })
+    Ok(Recovered {
+        state,
+        last_hash: head.last_hash,
+        snapshot_seq,
+    })
 }
 
 /// The newest usable cached fold. It is a cache: one that does not decode costs time only.
