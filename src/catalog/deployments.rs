@@ -78,7 +78,9 @@ pub struct Revision {
 
 /// Revisions read lately: they never change, so nothing has to be told when one is dropped.
 #[derive(Default)]
-pub(crate) struct Cache(Mutex<HashMap<(DeploymentId, u32), (WorkspaceRef, Arc<Revision>)>>);
+pub(crate) struct Cache(Mutex<Known>);
+
+type Known = HashMap<(DeploymentId, u32), (WorkspaceRef, Arc<Revision>)>;
 
 impl Cache {
     fn get(&self, workspace: Option<WorkspaceRef>, key: (DeploymentId, u32)) -> Option<Arc<Revision>> {
