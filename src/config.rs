@@ -16,6 +16,7 @@ use longhaul_storage::Options;
 use serde::{Deserialize, Serialize};
 
 pub use crate::catalog::profile::Isolation;
+pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
 pub use table::{SETTINGS, Setting, markdown};
 
@@ -351,27 +352,6 @@ pub struct AuthConfig {
     /// is open, but to this machine only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_file: Option<PathBuf>,
-}
-
-/// `runner.*`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RunnerConfig {
-    /// Whether this process runs agents itself (every harness kind but `external`).
-    pub enabled: bool,
-    /// Runs at the same time.
-    pub capacity: u32,
-    /// How commands of `dir` sandboxes are isolated where their profile does not say.
-    pub isolation: Isolation,
-    /// Where `dir` sandboxes are made; absent = `<storage.data_dir>.sandboxes`, beside the log.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sandbox_dir: Option<PathBuf>,
-}
-
-impl Default for RunnerConfig {
-    fn default() -> Self {
-        Self { enabled: true, capacity: 16, isolation: Isolation::Preferred, sandbox_dir: None }
-    }
 }
 
 impl Config {

@@ -189,7 +189,7 @@ impl Runtime {
         let inner = Self { parts: Arc::clone(&self.parts), _owner: None };
         let config = self.config().clone();
         let started = runner::builtin::start(inner, &config, extensions).await;
-        let runner = started.map_err(|e| OpenError::Runner(e.to_string()))?;
+        let runner = started.map_err(OpenError::Runner)?;
         *self.parts.runner.lock().unwrap_or_else(PoisonError::into_inner) = Some(runner);
         Ok(())
     }

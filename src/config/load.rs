@@ -214,7 +214,7 @@ impl Config {
         need(storage.wal_bytes_max >= 1 << 20, "storage.wal_bytes_max", "is at least 1048576")?;
         need(engine.sweep_s > 0, "engine.sweep_s", "is at least 1")?;
         need((1..=60).contains(&engine.drain_s_max), "engine.drain_s_max", "is 1 to 60")?;
-        need(self.runner.capacity > 0, "runner.capacity", "is at least 1")
+        self.runner.check().map_err(|(key, reason)| ConfigError::Invalid { key: key.to_owned(), reason })
     }
 }
 

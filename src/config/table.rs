@@ -97,9 +97,20 @@ pub const SETTINGS: &[Setting] = &[
     n("http.drain_s_max", "s", "3", "At shutdown, requests in progress get so long (at most 8)."),
     s("auth.tokens_file", Kind::Path, "", "Bearer tokens, JSON lines, read again when the file changes. Without it the server is open, to this machine only."),
     s("runner.enabled", Kind::Bool, "true", "Runs agents in this process: every harness kind but `external`."),
-    n("runner.capacity", "runs", "16", "Runs of the built-in runner at the same time."),
-    s("runner.isolation", Kind::Text, "preferred", "`required`, `preferred` or `none`, for sandbox profiles that do not say."),
+    n("runner.capacity", "runs", "64", "Runs of the built-in runner at the same time."),
+    n("runner.commands_max", "commands", "32", "Commands of all its runs at the same time; more wait for their turn."),
+    s("runner.isolation", Kind::Text, "preferred", "`required` (or the start is refused), `preferred` (or a warning) or `none`: whether commands are isolated by bubblewrap."),
     s("runner.sandbox_dir", Kind::Path, "", "Where `dir` sandboxes are made; by default `<storage.data_dir>.sandboxes`."),
+    n("runner.command_s_max", "s", "3600", "Longest time of one command; a sandbox profile may ask for less."),
+    n("runner.output_bytes_max", "bytes", "131072", "Output kept of one command, the rest is dropped; a sandbox profile may ask for less."),
+    n("runner.memory_bytes_max", "bytes", "17179869184", "Address space of each process of a command; a sandbox profile may ask for less."),
+    n("runner.file_bytes_max", "bytes", "1073741824", "Largest file that a command may write."),
+    n("runner.open_files_max", "files", "1024", "Files open in each process of a command."),
+    n("runner.processes_max", "processes", "512", "Processes of one isolated command (not enforced when the server runs as root)."),
+    s("runner.read_only_paths", Kind::Text, "[]", "Host paths that isolated commands may read, beside `/usr` and its kin: a list."),
+    s("runner.process_network", Kind::Bool, "false", "Whether a `process` harness (not the commands of others) reaches the network."),
+    n("runner.line_bytes_max", "bytes", "8388608", "Longest line of a `process` harness."),
+    n("runner.drain_s_max", "s", "5", "How long attempts have to let go when the runner stops."),
 ];
 
 /// docs/configuration.md.

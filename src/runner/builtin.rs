@@ -37,9 +37,16 @@ pub struct BuiltIn {
 /// # Errors
 /// Why it cannot start, for people: sandboxes cannot be made, isolation is required and does not
 /// work, the log refuses.
-pub async fn start(runtime: Runtime, config: &Config, extensions: Registry) -> Result<BuiltIn, String> {
-    config.runner.check()?;
-    let id = runtime.catalog().built_in_runner().await.map_err(|e| e.to_string())?;
+pub async fn start(
+    runtime: Runtime,
+    config: &Config,
+    extensions: Registry,
+) -> Result<BuiltIn, String> {
+    let id = runtime
+        .catalog()
+        .built_in_runner()
+        .await
+        .map_err(|e| e.to_string())?;
     let (stop, stopped) = oneshot::channel();
     let (started, is_started) = oneshot::channel();
     let (ended, is_ended) = oneshot::channel();
@@ -60,10 +67,19 @@ pub async fn start(runtime: Runtime, config: &Config, extensions: Registry) -> R
         // Nobody may be waiting.
         let _ = ended.send(());
     };
-    let thread = std::thread::Builder::new().name("longhaul-runner".to_owned()).spawn(run);
+    let thread = std::thread::Builder::new()
+        .name("longhaul-runner".to_owned())
+        .spawn(run);
     let thread = thread.map_err(|e| e.to_string())?;
-    let isolated = is_started.await.map_err(|_| "its thread ended".to_owned())??;
-    Ok(BuiltIn { stop, ended: is_ended, thread, isolated })
+    let isolated = is_started
+        .await
+        .map_err(|_| "its thread ended".to_owned())??;
+    Ok(BuiltIn {
+        stop,
+        ended: is_ended,
+        thread,
+        isolated,
+    })
 }
 
 async fn work(

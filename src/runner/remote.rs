@@ -67,7 +67,10 @@ pub async fn run(
     door: Door,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RemoteError> {
-    config.runner.check().map_err(RemoteError::Config)?;
+    config
+        .runner
+        .check()
+        .map_err(|(key, reason)| RemoteError::Config(format!("{key} {reason}")))?;
     let introduction = Introduction {
         name: config.name.clone(),
         host_id: host_id(),

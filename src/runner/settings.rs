@@ -4,18 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Whether commands of `dir` sandboxes run isolated by bubblewrap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IsolationMode {
-    /// Isolated, or the start is refused.
-    Required,
-    /// Isolated where it works; where it does not, a warning at the start says so.
-    #[default]
-    Preferred,
-    /// Never isolated: commands run as the runner's own user, with its view of the machine.
-    None,
-}
+pub use crate::catalog::profile::Isolation as IsolationMode;
+
+/// One byte of output may take six of JSON, and an event has 1 MiB.
+const OUTPUT_BYTES_MAX: usize = 160 << 10;
 
 /// Settings of a runner. Every limit holds for each command or attempt by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +56,6 @@ impl Default for RunnerConfig {
             isolation: IsolationMode::Preferred,
             sandbox_dir: None,
             command_s_max: 3_600,
-            // Worst case six bytes of JSON for one of output: stays under an event's 1 MiB.
             output_bytes_max: 128 << 10,
             memory_bytes_max: 16 << 30,
             file_bytes_max: 1 << 30,
@@ -102,8 +93,8 @@ impl RunnerConfig {
     /// Refuses values that cannot work.
     ///
     /// # Errors
-    /// The name of the setting and what is wrong with it.
-    pub fn check(&self) -> Result<(), String> {
+    /// The name of the setting, and what it may be.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
         let positive = [
             ("runner.capacity", u64::from(self.capacity)),
             ("runner.commands_max", self.commands_max as u64),
@@ -115,13 +106,12 @@ impl RunnerConfig {
             ("runner.processes_max", self.processes_max),
             ("runner.line_bytes_max", self.line_bytes_max as u64),
         ];
-        for (name, value) in positive {
-            if value == 0 {
-                return Err(format!("{name} must be at least 1"));
-            }
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err((name, "is at least 1".to_owned()));
         }
-        if self.output_bytes_max > 160 << 10 {
-            return Err("runner.output_bytes_max must be at most 163840: the output must fit into one event of 1 MiB".to_owned());
+        if self.output_bytes_max > OUTPUT_BYTES_MAX {
+            let text = format!("is at most {OUTPUT_BYTES_MAX}: it must fit into one event");
+            return Err(("runner.output_bytes_max", text));
         }
         Ok(())
     }
