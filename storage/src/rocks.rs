@@ -103,6 +103,7 @@ impl RocksLog {
                 // dropped, and reads go on until the log is closed.
                 tracing::error!(folder = %of_writer.folder_name(), "the writer panicked");
                 of_writer.set_health(Health::Failed("the writer panicked".into()));
+                of_writer.gate.give_up_exchange();
                 of_writer.queue.close();
                 of_writer.queue.take(&mut Vec::new());
             });

@@ -3,6 +3,12 @@
 //!
 //! `cargo test -p longhaul-storage --features failpoints --test crash`
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

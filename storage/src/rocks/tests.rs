@@ -3,7 +3,9 @@
 mod conformance;
 mod faults;
 mod format;
+mod full_disk;
 mod life;
+mod model;
 mod purging;
 mod widths;
 
