@@ -84,7 +84,7 @@ pub const SETTINGS: &[Setting] = &[
     n("feed.bytes_max", "bytes", "4194304", "Their size; older ones are read from the log."),
     n("feed.followers_max", "followers", "10000", "Followers of all sessions together; then `stream.limit`."),
     n("receipts.ttl_s", "s", "604800", "How long the answer to an Idempotency-Key is kept."),
-    s("http.listen", Kind::Text, "127.0.0.1:7878", "Address and port. Loopback only while there is no `auth.tokens_file`."),
+    s("http.listen", Kind::Text, "127.0.0.1:7070", "Address and port. Loopback only while there is no `auth.tokens_file`."),
     n("http.workers", "threads", "2", "Threads that serve connections."),
     n("http.connections_max", "connections", "25000", "Connections at the same time; more wait to be accepted."),
     n("http.streams_max", "streams", "10000", "Event streams at the same time; then `stream.limit`."),
