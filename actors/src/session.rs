@@ -2,8 +2,10 @@
 //!
 //! Read in this order: [`status`] (the table), [`event`] and [`payload`] (what is stored),
 //! [`state`] (what is folded), [`command`] (what can be asked), [`facts`] (what is looked up),
-//! [`decision`] (what comes out), [`projection`] (rows and effects that follow).
+//! [`decision`] (what comes out), [`projection`] (rows and effects that follow). The shell around
+//! all of it is in `actor`.
 
+pub(crate) mod actor;
 pub mod command;
 pub mod decide;
 pub mod decision;

@@ -1,0 +1,7 @@
+//! The engine as a whole, on the log in memory and a clock by hand.
+
+mod claims;
+mod faults;
+mod following;
+mod kit;
+mod life;

@@ -1,0 +1,298 @@
+//! A write under way, and what follows from its outcome.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use actix::prelude::*;
+use bytes::Bytes;
+use longhaul_storage::{AppendError, Appended, PageLimit, Pending, StreamId};
+
+use super::SessionActor;
+use super::lookup::envelopes;
+use crate::code::{Code, Rejection};
+use crate::engine::directory::Queued;
+use crate::engine::inner::Inner;
+use crate::engine::outcome::{Inputs, Outcome};
+use crate::ids::SessionId;
+use crate::limits::{PAGE_BYTES_MAX, PAGE_EVENTS_MAX};
+use crate::reader::Class;
+use crate::session::command::Command;
+use crate::session::decision::{Granted, Reply};
+use crate::session::event::NewEvent;
+use crate::session::evolve::evolve;
+use crate::session::projection::Projection;
+
+/// How often a batch that met another writer is decided anew.
+const TRIES_MAX: u8 = 3;
+/// Between two attempts to read a session while the log is being reopened.
+pub(super) const RELOAD_WAIT: Duration = Duration::from_millis(50);
+
+/// The outcome of one decision.
+pub(super) struct Verdict {
+    /// Whether nothing unsynced stands before it: it need not wait for the write.
+    pub(super) early: bool,
+    pub(super) result: Result<Decided, Rejection>,
+}
+
+/// An accepted command's answer.
+pub(super) struct Decided {
+    pub(super) reply: Reply,
+    pub(super) granted: Option<Box<Granted>>,
+}
+
+impl Verdict {
+    pub(super) fn granted(&self) -> bool {
+        self.result.as_ref().is_ok_and(|d| d.granted.is_some())
+    }
+}
+
+/// A write under way.
+pub(super) struct Flight {
+    pub(super) waiting: Vec<(Queued, Verdict)>,
+    pub(super) events: Vec<NewEvent>,
+    pub(super) projection: Option<Projection>,
+    pub(super) snapshot: bool,
+    pub(super) erased: bool,
+    pub(super) claims: bool,
+    pub(super) started: Duration,
+}
+
+/// Waits for a write on behalf of its session. Should the session's actor die meanwhile, the
+/// write's answers are still given.
+pub(super) struct FlightFuture {
+    open: Option<(Pending, Flight)>,
+    inner: Arc<Inner>,
+    session: SessionId,
+}
+
+impl FlightFuture {
+    pub(super) fn new(
+        pending: Pending,
+        flight: Flight,
+        inner: &Arc<Inner>,
+        session: SessionId,
+    ) -> Self {
+        Self {
+            open: Some((pending, flight)),
+            inner: Arc::clone(inner),
+            session,
+        }
+    }
+}
+
+impl ActorFuture<SessionActor> for FlightFuture {
+    type Output = ();
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        actor: &mut SessionActor,
+        ctx: &mut Context<SessionActor>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<()> {
+        let Some((pending, _)) = &mut self.open else {
+            return Poll::Ready(());
+        };
+        let Poll::Ready(result) = Pin::new(pending).poll(task) else {
+            return Poll::Pending;
+        };
+        if let Some((_, flight)) = self.open.take() {
+            actor.landed(result, flight, ctx);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for FlightFuture {
+    fn drop(&mut self) {
+        let Some((pending, flight)) = self.open.take() else {
+            return;
+        };
+        let (inner, session) = (Arc::clone(&self.inner), self.session);
+        let finish = async move {
+            let result = pending.await;
+            for (queued, verdict) in flight.waiting {
+                match &result {
+                    Ok(_) => answer(&inner, session, queued, verdict),
+                    Err(e) => queued.reply.send(Err(refusal(&inner, e))),
+                }
+            }
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(runtime.spawn(finish));
+        }
+    }
+}
+
+impl SessionActor {
+    /// The write has an outcome.
+    fn landed(
+        &mut self,
+        result: Result<Appended, AppendError>,
+        flight: Flight,
+        ctx: &mut Context<Self>,
+    ) {
+        match result {
+            Ok(appended) => self.committed(appended, flight, ctx),
+            Err(AppendError::Conflict { .. } | AppendError::Condition { .. })
+                if self.tries < TRIES_MAX =>
+            {
+                self.tries += 1;
+                self.batch = flight
+                    .waiting
+                    .into_iter()
+                    .map(|(queued, _)| queued)
+                    .collect();
+                self.reload(ctx);
+            }
+            Err(error) => self.failed(&error, flight, ctx),
+        }
+    }
+
+    fn committed(&mut self, appended: Appended, flight: Flight, ctx: &mut Context<Self>) {
+        for new in &flight.events {
+            evolve(&mut self.committed, &new.event);
+        }
+        self.last_hash = appended.last_hash;
+        if flight.snapshot {
+            self.snapshot_seq = self.committed.last_seq;
+        }
+        if !self.proven {
+            self.proven = true;
+            self.slot.recovered();
+        }
+        let took = self.inner.timer.now().saturating_sub(flight.started);
+        self.inner.metrics.appended(took);
+        if flight.claims {
+            longhaul_storage::fault::point("claim::after_commit");
+            // Told before the answer goes out, so that nobody hears of its end first.
+            self.follow_projection(ctx);
+            longhaul_storage::fault::point("claim::before_reply");
+        }
+        let moved = flight.projection.is_some();
+        for (queued, verdict) in flight.waiting {
+            self.answer(queued, verdict);
+        }
+        self.count(&flight.events);
+        self.publish(flight.events, flight.erased);
+        if flight.erased {
+            self.erased(ctx);
+            return;
+        }
+        if moved {
+            self.follow_projection(ctx);
+        }
+        self.busy = false;
+        self.pump(ctx);
+    }
+
+    fn failed(&mut self, error: &AppendError, flight: Flight, ctx: &mut Context<Self>) {
+        let why = refusal(&self.inner, error);
+        for (queued, _) in flight.waiting {
+            self.inner.metrics.refused(&why);
+            queued.reply.send(Err(why.clone()));
+        }
+        match error {
+            // Nothing was written, so the log is where it was.
+            AppendError::Busy
+            | AppendError::Full { .. }
+            | AppendError::Closed
+            | AppendError::Unreadable(_)
+            | AppendError::Malformed(_) => {
+                self.working.clone_from(&self.committed);
+                self.numbers = None;
+                self.busy = false;
+                self.pump(ctx);
+            }
+            AppendError::Erased => self.leave(&Code::SessionErased.into(), ctx),
+            AppendError::Conflict { .. }
+            | AppendError::Condition { .. }
+            | AppendError::Unknown { .. } => self.reload(ctx),
+        }
+    }
+
+    /// Answers one command; an accepted call of the live claim renews its lease.
+    pub(super) fn answer(&self, queued: Queued, verdict: Verdict) {
+        if verdict.result.is_ok()
+            && let Command::Attempt(call) = &queued.command
+        {
+            self.renew(call.token);
+        }
+        answer(&self.inner, self.slot.id, queued, verdict);
+    }
+}
+
+/// Gives an answer; one that carries inputs reads them first, off this thread.
+fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdict) {
+    let decided = match verdict.result {
+        Ok(decided) => decided,
+        Err(refusal) => {
+            inner.metrics.refused(&refusal);
+            queued.reply.send(Err(refusal));
+            return;
+        }
+    };
+    inner.metrics.accepted();
+    let Decided { reply, granted } = decided;
+    let Reply {
+        status,
+        body,
+        inputs,
+    } = reply;
+    let outcome = move |inputs| Outcome {
+        status,
+        body: Bytes::from(body),
+        granted,
+        inputs,
+    };
+    let answers = match inputs {
+        None => return queued.reply.send(Ok(outcome(None))),
+        Some(none) if none.is_empty() => {
+            return queued.reply.send(Ok(outcome(Some(Inputs::default()))));
+        }
+        Some(some) => some,
+    };
+    let read = inner.read(Class::Session, move |view| {
+        let limit = PageLimit {
+            items_max: PAGE_EVENTS_MAX,
+            bytes_max: PAGE_BYTES_MAX,
+        };
+        envelopes(view, StreamId(session.0), &answers, limit)
+    });
+    actix::spawn(async move {
+        let inputs = read
+            .await
+            .map(|(events, next_after)| Inputs { events, next_after });
+        queued
+            .reply
+            .send(inputs.map(|inputs| outcome(Some(inputs))));
+    });
+}
+
+/// What a failed append means to those who wait for it.
+pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
+    match error {
+        AppendError::Busy => Rejection::new(Code::Busy, "the log's write queue is full"),
+        AppendError::Full { .. } => Code::StorageFull.into(),
+        AppendError::Erased => Code::SessionErased.into(),
+        AppendError::Closed if inner.log_ended() || !inner.is_running() => inner.stopped(),
+        AppendError::Closed => Code::StorageUnavailable.into(),
+        AppendError::Unknown { cause } => {
+            tracing::error!(cause, "the outcome of an append is not known");
+            Code::OutcomeUnknown.into()
+        }
+        AppendError::Unreadable(e) => inner.refuse(e),
+        AppendError::Conflict { .. } | AppendError::Condition { .. } => {
+            Rejection::new(Code::Busy, "others kept writing to the same place")
+        }
+        AppendError::Unreadable(cause) => {
+            tracing::error!(%cause, "an append could not be checked");
+            Code::StorageUnavailable.into()
+        }
+        AppendError::Malformed(what) => {
+            tracing::error!(what, "a malformed write");
+            Rejection::new(Code::Internal, "the server made a malformed write")
+        }
+    }
+}

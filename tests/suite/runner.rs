@@ -1,0 +1,5 @@
+//! The runner as users meet it: inside the server, and as `longhaul runner` elsewhere.
+
+mod builtin;
+mod remote;
+mod tree;
