@@ -3,9 +3,11 @@
 pub mod api;
 pub mod auth;
 pub mod catalog;
+pub mod cli;
 pub mod config;
 pub mod error;
 pub mod handle;
+pub mod load;
 pub mod messages;
 pub mod runner;
 pub mod runtime;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bincode::{Decode, Encode};
+use futures_util::FutureExt;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::codec;
 use longhaul_actors::ids::{DeploymentId, HarnessRevision, SandboxRevision};
@@ -18,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::Catalog;
 use super::profile::{Harness, Release, SandboxProfile};
-use super::store::{Plan, Store, Stored, decode};
+use super::store::{Plan, Stored, decode};
 
 /// Bytes of a deployment's name.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -184,9 +185,13 @@ impl Catalog {
         receipt: Option<ReceiptKey>,
     ) -> Result<Stored, Rejection> {
         let row = self.row(by, &new.name, &new.release, &new.sandbox)?;
-        let plan = async |store: &Store| {
-            let id = DeploymentId(store.uuid());
-            Ok(row.clone().plan(workspace, id, 1))
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let id = DeploymentId(store.uuid());
+                Ok(row.clone().plan(workspace, id, 1))
+            };
+            planned.boxed()
         };
         self.store.write(receipt, plan).await
     }
@@ -205,14 +210,18 @@ impl Catalog {
     ) -> Result<Stored, Rejection> {
         let name = self.revision(workspace, id, None).await?.row.name.clone();
         let row = self.row(by, &name, &new.release, &new.sandbox)?;
-        let plan = async |store: &Store| {
-            let newest = store.read(move |view| newest(view, workspace, id)).await?;
-            let (number, _) = newest.ok_or(Code::DeploymentNotFound)?;
-            if number >= REVISIONS_MAX {
-                let detail = format!("a deployment has at most {REVISIONS_MAX} revisions");
-                return Err(Rejection::new(Code::DeploymentInvalid, detail));
-            }
-            Ok(row.clone().plan(workspace, id, number + 1))
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let newest = store.read(move |view| newest(view, workspace, id)).await?;
+                let (number, _) = newest.ok_or(Code::DeploymentNotFound)?;
+                if number >= REVISIONS_MAX {
+                    let detail = format!("a deployment has at most {REVISIONS_MAX} revisions");
+                    return Err(Rejection::new(Code::DeploymentInvalid, detail));
+                }
+                Ok(row.clone().plan(workspace, id, number + 1))
+            };
+            planned.boxed()
         };
         self.store.write(receipt, plan).await
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bincode::{Decode, Encode};
+use futures_util::FutureExt;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::codec;
 use longhaul_actors::dispatch::RunnerTarget;
@@ -181,19 +182,23 @@ impl Catalog {
         receipt: Option<ReceiptKey>,
     ) -> Result<Stored, Rejection> {
         let row = new.row(caller, open, self.store.now_ms())?;
-        let plan = async |store: &Store| {
-            let id = RunnerId(store.uuid());
-            let mut row = row.clone();
-            let token = (!open).then(|| NewToken::for_runner(store.door(), id));
-            row.token_hash = token.as_ref().map(|t| t.hash.0);
-            let key = rows::runner(id);
-            Ok(Plan {
-                conditions: vec![(key.clone(), Condition::Absent)],
-                rows: vec![RowChange::Put(key, codec::encode(&row))],
-                status: 201,
-                body: row.shown(id),
-                once: token.map(|t| ("token", t.secret.into())),
-            })
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let id = RunnerId(store.uuid());
+                let mut row = row.clone();
+                let token = (!open).then(|| NewToken::for_runner(store.door(), id));
+                row.token_hash = token.as_ref().map(|t| t.hash.0);
+                let key = rows::runner(id);
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Absent)],
+                    rows: vec![RowChange::Put(key, codec::encode(&row))],
+                    status: 201,
+                    body: row.shown(id),
+                    once: token.map(|t| ("token", t.secret.into())),
+                })
+            };
+            planned.boxed()
         };
         self.store.write(receipt, plan).await
     }
@@ -247,17 +252,21 @@ impl Catalog {
         id: RunnerId,
         receipt: Option<ReceiptKey>,
     ) -> Result<Stored, Rejection> {
-        let plan = async |store: &Store| {
-            let (bytes, mut row) = self.owned_row(store, caller, id).await?;
-            row.draining = true;
-            let key = rows::runner(id);
-            Ok(Plan {
-                conditions: vec![(key.clone(), Condition::Unchanged(bytes))],
-                body: row.shown(id),
-                rows: vec![RowChange::Put(key, codec::encode(&row))],
-                status: 200,
-                once: None,
-            })
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let (bytes, mut row) = self.owned_row(store, caller, id).await?;
+                row.draining = true;
+                let key = rows::runner(id);
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Unchanged(bytes))],
+                    body: row.shown(id),
+                    rows: vec![RowChange::Put(key, codec::encode(&row))],
+                    status: 200,
+                    once: None,
+                })
+            };
+            planned.boxed()
         };
         let stored = self.store.write(receipt, plan).await?;
         self.runners.remove(id);
@@ -274,16 +283,20 @@ impl Catalog {
         id: RunnerId,
         receipt: Option<ReceiptKey>,
     ) -> Result<Stored, Rejection> {
-        let plan = async |store: &Store| {
-            let (bytes, _) = self.owned_row(store, caller, id).await?;
-            let key = rows::runner(id);
-            Ok(Plan {
-                conditions: vec![(key.clone(), Condition::Unchanged(bytes))],
-                rows: vec![RowChange::Delete(key)],
-                status: 200,
-                body: json!({ "id": id }),
-                once: None,
-            })
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let (bytes, _) = self.owned_row(store, caller, id).await?;
+                let key = rows::runner(id);
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Unchanged(bytes))],
+                    rows: vec![RowChange::Delete(key)],
+                    status: 200,
+                    body: json!({ "id": id }),
+                    once: None,
+                })
+            };
+            planned.boxed()
         };
         let stored = self.store.write(receipt, plan).await?;
         self.runners.remove(id);
@@ -312,14 +325,17 @@ impl Catalog {
             return Ok(RunnerId(decode(&kept)?));
         }
         let id = self.store.uuid();
-        let plan = async |_: &Store| {
-            Ok(Plan {
-                conditions: vec![(key.clone(), Condition::Absent)],
-                rows: vec![RowChange::Put(key.clone(), codec::encode(&id))],
-                status: 201,
-                body: json!({}),
-                once: None,
-            })
+        let plan = || {
+            let planned = async {
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Absent)],
+                    rows: vec![RowChange::Put(key.clone(), codec::encode(&id))],
+                    status: 201,
+                    body: json!({}),
+                    once: None,
+                })
+            };
+            planned.boxed()
         };
         self.store.write(None, plan).await?;
         Ok(RunnerId(id))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::codec;
 use longhaul_actors::env::Door;
@@ -77,10 +78,10 @@ impl Store {
 
     /// Answers from the receipt, or writes what `plan` says; `plan` is asked again (bounded) when
     /// a row it read has changed meanwhile.
-    pub(crate) async fn write(
+    pub(crate) async fn write<'p>(
         &self,
         receipt: Option<ReceiptKey>,
-        plan: impl AsyncFn(&Self) -> Result<Plan, Rejection>,
+        plan: impl Fn() -> BoxFuture<'p, Result<Plan, Rejection>> + Send + Sync,
     ) -> Result<Stored, Rejection> {
         for _ in 0..RETRIES_MAX {
             if let Some(key) = receipt
@@ -88,7 +89,7 @@ impl Store {
             {
                 return Ok(kept);
             }
-            let plan = plan(self).await?;
+            let plan = plan().await?;
             let (write, answer) = self.prepare(receipt, plan);
             match self.log.append(write).await {
                 Ok(_) => return Ok(answer),

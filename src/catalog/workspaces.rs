@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use bincode::{Decode, Encode};
+use futures_util::FutureExt;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::codec;
 use longhaul_actors::ids::WorkspaceId;
@@ -18,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::Catalog;
 use super::deployments::{NAME_BYTES_MAX, Page};
-use super::store::{Plan, Store, Stored, decode};
+use super::store::{Plan, Stored, decode};
 
 /// Longest life of a checkpoint, seconds.
 pub const CHECKPOINT_TTL_S_MAX: u64 = 30 * 24 * 3_600;
@@ -105,21 +106,25 @@ impl Catalog {
             return Err(Rejection::new(Code::FieldInvalid, detail));
         }
         check_policy(&new.policy)?;
-        let plan = async |store: &Store| {
-            let id = WorkspaceId(store.uuid());
-            let row = WorkspaceRow {
-                name: new.name.clone(),
-                created_by: by.to_owned(),
-                created_at_ms: store.now_ms(),
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let id = WorkspaceId(store.uuid());
+                let row = WorkspaceRow {
+                    name: new.name.clone(),
+                    created_by: by.to_owned(),
+                    created_at_ms: store.now_ms(),
+                };
+                let key = rows::workspace(id);
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Absent)],
+                    rows: vec![RowChange::Put(key, codec::encode(&row))],
+                    status: 201,
+                    body: shown(WorkspaceRef(id), &row),
+                    once: None,
+                })
             };
-            let key = rows::workspace(id);
-            Ok(Plan {
-                conditions: vec![(key.clone(), Condition::Absent)],
-                rows: vec![RowChange::Put(key, codec::encode(&row))],
-                status: 201,
-                body: shown(WorkspaceRef(id), &row),
-                once: None,
-            })
+            planned.boxed()
         };
         self.store.write(receipt, plan).await
     }

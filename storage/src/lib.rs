@@ -8,6 +8,7 @@ mod check;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod fault;
+pub mod faulty;
 pub mod frame;
 mod keys;
 pub mod log;
@@ -21,6 +22,7 @@ mod unshared;
 pub mod verify;
 mod writer;
 
+pub use faulty::{Fault, FaultyLog};
 pub use log::*;
 pub use memory::MemoryLog;
 pub use plan::{KEY_BYTES_MAX, RECORDS_MAX, ROWS_MAX, VALUE_BYTES_MAX};

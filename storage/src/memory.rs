@@ -12,7 +12,7 @@ use crate::log::{
 };
 use crate::plan;
 use crate::reader::Reader;
-use crate::table::{Cursor, KeyRange, Sink, Table, Tables};
+use crate::table::{Cursor, Item, KeyRange, Sink, Table, Tables};
 use crate::unshared;
 
 /// Streams whose ends are remembered.
@@ -36,7 +36,6 @@ struct Data([BTreeMap<Vec<u8>, Bytes>; Table::ALL.len()]);
 
 impl MemoryLog {
     /// An empty log.
-    #[expect(clippy::new_without_default, reason = "a log is shared from the start")]
     pub fn new() -> Arc<Self> {
         let state = State {
             data: Some(Arc::default()),
@@ -244,7 +243,7 @@ fn is_empty(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> bool {
 }
 
 impl Cursor for MapCursor<'_> {
-    fn item(&self) -> Result<Option<(&[u8], &[u8])>, ReadError> {
+    fn item(&self) -> Result<Option<Item<'_>>, ReadError> {
         Ok(self.here.map(|(k, v)| (k.as_slice(), v.as_ref())))
     }
 

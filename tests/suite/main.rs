@@ -1,4 +1,4 @@
-//! Tests that see the whole.
+//! Tests that see the whole: the command, the server behind it, the style of the code.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,4 +7,12 @@
     reason = "a test may panic"
 )]
 
+mod cli;
+mod embed;
 mod http;
+mod load;
+mod support;
+mod tidy;
+
+#[cfg(feature = "failpoints")]
+mod crash;

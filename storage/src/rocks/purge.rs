@@ -41,9 +41,7 @@ impl Shared {
     /// Through the writer, so that it alone changes the tables.
     fn write_removal(&self, batch: Batch) -> Result<(), ReadError> {
         let (submission, pending) = Submission::unconditional(batch);
-        if let Err((_, error)) = self.queue.push(submission) {
-            return Err(write_error(error));
-        }
+        self.queue.push(submission).map_err(write_error)?;
         pending.wait().map(drop).map_err(write_error)
     }
 }
