@@ -139,8 +139,10 @@ fn refuse(req: &HttpRequest, rejection: &Rejection) -> HttpResponse {
     }
     // Refusals are expected: counted, not logged. Only faults are news.
     if rejection.code.info().kind == Kind::Fault {
-        let (method, path) = (req.method(), req.path());
-        tracing::error!(request_id = %id, %method, path, error = %rejection, "request failed");
+        // The route, not the path: that may hold a claim's token.
+        let route = req.match_pattern().unwrap_or_default();
+        let method = req.method();
+        tracing::error!(request_id = %id, %method, route, error = %rejection, "request failed");
     }
     problem::response(rejection, &id)
 }

@@ -11,6 +11,7 @@ use longhaul_actors::session::command::Verb;
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 use super::Runtime;
 use crate::auth::Caller;
@@ -48,15 +49,19 @@ impl Runtime {
         let body = if body.is_empty() { b"{}" } else { body };
         let (n, verb) = parse_attempt(verb, body)?;
         let wait = self.wait(wait_ms);
+        let span = tracing::debug_span!("claim_call", session = %token.session, verb = verb.text());
         if matches!(verb, Verb::Inputs) && !wait.is_zero() {
             let mut stop = self.stop_signal();
-            let call = self.engine().attempt(token, n, verb, wait);
+            let call = self.engine().attempt(token, n, verb, wait).instrument(span);
             return tokio::select! {
                 answer = call => answer,
                 _ = stop.wait_for(|stop| *stop) => Err(Code::Stopped.into()),
             };
         }
-        self.engine().attempt(token, n, verb, wait).await
+        self.engine()
+            .attempt(token, n, verb, wait)
+            .instrument(span)
+            .await
     }
 
     fn wait(&self, wait_ms: u64) -> Duration {

@@ -91,6 +91,7 @@ impl Runtime {
     ///
     /// # Errors
     /// `deployment.not_found`, `deployment.revision_not_found`, and those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(deployment = %new.deployment, request_id = %asked.request_id))]
     pub async fn create_session(
         &self,
         asked: Asked,
@@ -124,6 +125,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn submit(
         &self,
         asked: Asked,
@@ -148,6 +150,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn complete(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
         self.engine()
             .command(session, Command::Complete(asked.request()))
@@ -158,6 +161,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn cancel(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
         self.engine()
             .command(session, Command::Cancel(asked.request()))
@@ -168,6 +172,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn erase(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
         self.engine()
             .command(session, Command::Erase(asked.request()))
