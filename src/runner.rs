@@ -25,10 +25,11 @@ pub mod worker;
 #[cfg(test)]
 mod testing;
 
-pub use attempt::Attempt;
+pub use attempt::{Attempt, Compute, Parked};
+pub use futures_util::future::BoxFuture;
 pub use harness::{End, Failure, Harness, Settlement};
-pub use protocol::{ApiError, Claim, ClaimApi};
-pub use sandbox::{Sandbox, SandboxError, SandboxProvider};
+pub use protocol::{ApiError, Claim, ClaimApi, message_text};
+pub use sandbox::{Sandbox, SandboxError, SandboxProvider, SandboxRequest};
 pub use settings::{IsolationMode, RunnerConfig};
 pub use worker::{Registry, Worker};
 

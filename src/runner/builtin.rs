@@ -3,6 +3,7 @@
 //! It has threads of its own, so that a host may use any executor, and so that a busy harness
 //! slows no session down. Its id is kept in the data folder.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::inprocess::InProcess;
 use super::protocol::ClaimApi;
 use super::sandbox::dir::DirProvider;
 use super::worker::{Registry, Worker};
-use crate::config::Config;
+use crate::config::{Config, StorageEngine};
 use crate::runtime::Runtime;
 
 /// Threads that drive attempts.
@@ -92,7 +93,11 @@ async fn work(
 ) {
     let door = runtime.door().clone();
     let api = Arc::new(InProcess::new(runtime.clone(), id, config.runner.capacity));
-    let opened = DirProvider::open(config.sandbox_dir(), config.runner.clone(), door.clone()).await;
+    let (folder, _temporary) = match sandbox_folder(&config) {
+        Ok(folder) => folder,
+        Err(error) => return drop(started.send(Err(error.to_string()))),
+    };
+    let opened = DirProvider::open(folder, config.runner.clone(), door.clone()).await;
     let provider = match opened {
         Ok(provider) => provider,
         Err(error) => return drop(started.send(Err(error.to_string()))),
@@ -113,6 +118,18 @@ async fn work(
         }
     }
     worker.stop().await;
+}
+
+/// Where sandboxes are made. A log in memory has no folder to be beside of: its sandboxes are in
+/// a temporary one, removed at the end.
+fn sandbox_folder(config: &Config) -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
+    if config.storage.engine == StorageEngine::Memory && config.runner.sandbox_dir.is_none() {
+        let folder = tempfile::Builder::new()
+            .prefix("longhaul-sandboxes-")
+            .tempdir()?;
+        return Ok((folder.path().to_owned(), Some(folder)));
+    }
+    Ok((config.sandbox_dir(), None))
 }
 
 impl BuiltIn {

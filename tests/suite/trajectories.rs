@@ -28,23 +28,38 @@ struct Trajectory {
 
 fn trajectories() -> [Trajectory; 2] {
     let texts = [
-        ("humanevalfix", include_str!("../fixtures/trajectories/humanevalfix-python-0.json")),
-        ("marshmallow", include_str!("../fixtures/trajectories/marshmallow-code__marshmallow-1867.json")),
+        (
+            "humanevalfix",
+            include_str!("../fixtures/trajectories/humanevalfix-python-0.json"),
+        ),
+        (
+            "marshmallow",
+            include_str!("../fixtures/trajectories/marshmallow-code__marshmallow-1867.json"),
+        ),
     ];
     texts.map(|(name, text)| {
         let read: Value = serde_json::from_str(text).unwrap();
         assert!(read["source"].as_str().unwrap().contains("(MIT)"));
         let input = read["input"].as_str().unwrap().to_owned();
-        Trajectory { name, input, steps: read["steps"].as_array().unwrap().clone() }
+        Trajectory {
+            name,
+            input,
+            steps: read["steps"].as_array().unwrap().clone(),
+        }
     })
 }
 
 impl Trajectory {
     async fn deploy(&self, server: &Server, pause_ms: u64) -> String {
         let pause = json!({ "sleep_ms": pause_ms });
-        let steps: Vec<Value> =
-            self.steps.iter().flat_map(|step| [pause.clone(), step.clone()]).collect();
-        server.deployment(json!({ "kind": "script", "steps": steps })).await
+        let steps: Vec<Value> = self
+            .steps
+            .iter()
+            .flat_map(|step| [pause.clone(), step.clone()])
+            .collect();
+        server
+            .deployment(json!({ "kind": "script", "steps": steps }))
+            .await
     }
 
     async fn play(&self, server: &Server, deployment: &str) -> String {
@@ -58,13 +73,20 @@ impl Trajectory {
         let log = server.log(session).await;
         assert_whole(&log);
         let of = |kind: &str| log.iter().filter(|e| e["type"] == kind).collect::<Vec<_>>();
-        assert_eq!(of("user.message")[0]["content"]["text"], self.input.as_str());
+        assert_eq!(
+            of("user.message")[0]["content"]["text"],
+            self.input.as_str()
+        );
         assert_eq!(of("run.settled").len(), 1, "{}", self.name);
         assert_eq!(of("run.settled")[0]["content"]["outcome"], "succeeded");
-        let mut agent = log.iter().filter(|e| e["type"].as_str().unwrap().starts_with("agent."));
+        let mut agent = log
+            .iter()
+            .filter(|e| e["type"].as_str().unwrap().starts_with("agent."));
         for (i, step) in self.steps.iter().enumerate() {
             let mut next = |kind: &str| {
-                let event = agent.next().unwrap_or_else(|| panic!("{} ends before step {i}", self.name));
+                let event = agent
+                    .next()
+                    .unwrap_or_else(|| panic!("{} ends before step {i}", self.name));
                 assert_eq!(event["type"], kind, "{} step {i}", self.name);
                 event.clone()
             };
@@ -80,7 +102,12 @@ impl Trajectory {
             assert_eq!(result["content"]["tool_use_id"], used["id"]);
             assert_eq!(result["content"]["output"], tool["result"]);
         }
-        assert_eq!(agent.next(), None, "{}: more than the trajectory", self.name);
+        assert_eq!(
+            agent.next(),
+            None,
+            "{}: more than the trajectory",
+            self.name
+        );
     }
 }
 
@@ -89,7 +116,9 @@ struct Dice(u64);
 
 impl Dice {
     fn new() -> Self {
-        let given = std::env::var("LONGHAUL_SEED").ok().and_then(|s| s.parse().ok());
+        let given = std::env::var("LONGHAUL_SEED")
+            .ok()
+            .and_then(|s| s.parse().ok());
         let secret = u128::from_be_bytes(Door::system().ids.secret());
         let seed = given.unwrap_or(secret as u64 | 1);
         println!("seed: LONGHAUL_SEED={seed}");
@@ -138,7 +167,10 @@ async fn killed_at_random_moments_every_step_is_there_once() {
             }
             let shown = server.wait_status(&session, &["idle"]).await;
             trajectory.check(&server, &session).await;
-            println!("{}: {kills} kills, attempt {}", trajectory.name, shown["last_run"]["attempt"]);
+            println!(
+                "{}: {kills} kills, attempt {}",
+                trajectory.name, shown["last_run"]["attempt"]
+            );
         }
     }
 }

@@ -10,7 +10,10 @@ use crate::support::{Server, assert_whole};
 pub(super) const QUICK: &[&str] = &["runs.lease_s=1", "runs.beat_s=1", "runs.backoff_ms_min=10"];
 
 pub(super) fn contents(log: &[Value], kind: &str) -> Vec<Value> {
-    log.iter().filter(|e| e["type"] == kind).map(|e| e["content"].clone()).collect()
+    log.iter()
+        .filter(|e| e["type"] == kind)
+        .map(|e| e["content"].clone())
+        .collect()
 }
 
 pub(super) fn script(steps: Value) -> Value {
@@ -42,7 +45,10 @@ async fn a_turn_with_files_and_commands() {
     let log = server.log(&session).await;
     assert_whole(&log);
     let results = contents(&log, "agent.tool_result");
-    assert_eq!((&results[1]["output"], &results[1]["exit_code"]), (&json!("hello\n"), &json!(4)));
+    assert_eq!(
+        (&results[1]["output"], &results[1]["exit_code"]),
+        (&json!("hello\n"), &json!(4))
+    );
     assert_eq!(results[2]["output"], "2\n");
     assert_eq!(contents(&log, "agent.message")[0]["text"], "done: hello");
     assert_eq!(sandboxes(&server.data), Vec::<std::path::PathBuf>::new());
@@ -67,37 +73,60 @@ async fn questions_and_custom_tools_wait_for_people() {
     server.send(&session, "one").await;
     server.wait_status(&session, &["paused"]).await;
     server.send(&session, "two").await;
-    let events = |kind: &str, content: Value| json!({ "events": [{ "type": kind, "content": content }] });
+    let events =
+        |kind: &str, content: Value| json!({ "events": [{ "type": kind, "content": content }] });
     let path = format!("/v1/sessions/{session}/events");
     let log = server.log(&session).await;
     let question = log.iter().find(|e| e["type"] == "agent.question").unwrap()["id"].clone();
     let answer = json!({ "question_id": question, "answers": [["a"]] });
-    server.post(&path, events("user.question_answer", answer)).await;
+    server
+        .post(&path, events("user.question_answer", answer))
+        .await;
     server.wait_status(&session, &["waiting"]).await;
     let log = server.log(&session).await;
-    let tool = log.iter().find(|e| e["type"] == "agent.custom_tool_use").unwrap()["id"].clone();
+    let tool = log
+        .iter()
+        .find(|e| e["type"] == "agent.custom_tool_use")
+        .unwrap()["id"]
+        .clone();
     let result = json!({ "tool_use_id": tool, "output": "found" });
-    server.post(&path, events("user.custom_tool_result", result)).await;
+    server
+        .post(&path, events("user.custom_tool_result", result))
+        .await;
     server.wait_status(&session, &["idle"]).await;
     let log = server.log(&session).await;
     assert_whole(&log);
-    assert_eq!(contents(&log, "agent.tool_result").last().unwrap()["output"], "here");
-    let said: Vec<_> = contents(&log, "agent.message").iter().map(|c| c["text"].clone()).collect();
+    assert_eq!(
+        contents(&log, "agent.tool_result").last().unwrap()["output"],
+        "here"
+    );
+    let said: Vec<_> = contents(&log, "agent.message")
+        .iter()
+        .map(|c| c["text"].clone())
+        .collect();
     assert_eq!(said, ["start", "one\ntwo"]);
-    let outcomes: Vec<_> = contents(&log, "run.settled").iter().map(|c| c["outcome"].clone()).collect();
+    let outcomes: Vec<_> = contents(&log, "run.settled")
+        .iter()
+        .map(|c| c["outcome"].clone())
+        .collect();
     assert_eq!(outcomes, ["continued", "succeeded"]);
 }
 
 #[tokio::test]
 async fn a_failed_run_says_why_and_the_session_goes_on() {
     let server = Server::start(&[]).await;
-    let deployment = server.deployment(script(json!([{ "fail": "not {{input}}" }]))).await;
+    let deployment = server
+        .deployment(script(json!([{ "fail": "not {{input}}" }])))
+        .await;
     let session = server.session(&deployment).await;
     server.send(&session, "now").await;
     server.wait_status(&session, &["idle"]).await;
     let log = server.log(&session).await;
     let error = &contents(&log, "run.settled")[0]["error"];
-    assert_eq!(*error, json!({ "code": "harness.script_failed", "message": "not now" }));
+    assert_eq!(
+        *error,
+        json!({ "code": "harness.script_failed", "message": "not now" })
+    );
 }
 
 #[tokio::test]
@@ -154,7 +183,10 @@ async fn a_program_that_keeps_dying_exhausts_its_attempts() {
     server.wait_status(&session, &["idle"]).await;
     let log = server.log(&session).await;
     let settled = &contents(&log, "run.settled")[0];
-    assert_eq!(settled["error"]["code"], "runtime.attempts_exhausted", "{settled}");
+    assert_eq!(
+        settled["error"]["code"], "runtime.attempts_exhausted",
+        "{settled}"
+    );
     assert_eq!(contents(&log, "run.claimed").len(), 2);
 }
 
@@ -172,11 +204,26 @@ async fn a_stopping_server_gives_its_runs_back_and_the_next_one_finishes_them() 
         }
     };
     assert_eq!(contents(&log, "run.settled").len(), 0);
-    server.restart_gracefully().await;
+    let pid = i32::try_from(server.process.pid())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::TERM).unwrap();
+    let mut every = tokio::time::interval(std::time::Duration::from_millis(10));
+    let status = loop {
+        every.tick().await;
+        if let Some(status) = server.process.ended().unwrap() {
+            break status;
+        }
+    };
+    assert!(status.success(), "{status}: {}", server.process.log());
+    server.process.restart().await.unwrap();
     server.wait_status(&session, &["idle"]).await;
     let log = server.log(&session).await;
     assert_whole(&log);
-    let requeued: Vec<_> = contents(&log, "run.requeued").iter().map(|c| c["reason"].clone()).collect();
+    let requeued: Vec<_> = contents(&log, "run.requeued")
+        .iter()
+        .map(|c| c["reason"].clone())
+        .collect();
     assert_eq!(requeued, ["released"]);
     assert_eq!(contents(&log, "agent.tool_result")[1]["output"], "kept\n");
     assert_eq!(contents(&log, "agent.tool_use").len(), 2);

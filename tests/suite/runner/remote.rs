@@ -24,7 +24,9 @@ impl Elsewhere {
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = i32::try_from(self.0.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.unwrap(), signal).unwrap();
     }
 }
@@ -54,18 +56,24 @@ async fn a_runner_elsewhere_does_what_the_built_in_one_does() {
     let question = log.iter().find(|e| e["type"] == "agent.question").unwrap()["id"].clone();
     let answer = json!({ "events": [{ "type": "user.question_answer",
         "content": { "question_id": question, "dismissed": true } }] });
-    server.post(&format!("/v1/sessions/{session}/events"), answer).await;
+    server
+        .post(&format!("/v1/sessions/{session}/events"), answer)
+        .await;
     server.wait_status(&session, &["idle"]).await;
     let log = server.log(&session).await;
     assert_whole(&log);
-    let outputs: Vec<_> = contents(&log, "agent.tool_result").iter().map(|c| c["output"].clone()).collect();
+    let outputs: Vec<_> = contents(&log, "agent.tool_result")
+        .iter()
+        .map(|c| c["output"].clone())
+        .collect();
     assert_eq!(outputs, ["far\n", "far\n"]);
     assert_eq!(contents(&log, "agent.message").len(), 1);
 }
 
 #[tokio::test]
 async fn a_runner_survives_the_servers_restart_and_gives_back_at_its_own_end() {
-    let mut server = Server::start(&[QUICK, &["runner.enabled=false", "runs.lease_s=20"]].concat()).await;
+    let mut server =
+        Server::start(&[QUICK, &["runner.enabled=false", "runs.lease_s=20"]].concat()).await;
     let folder = tempfile::tempdir().unwrap();
     let steps = json!([{ "say": "one" }, { "sleep_ms": 2_000 }, { "say": "two" }]);
     let deployment = server.deployment(script(steps)).await;
@@ -86,5 +94,8 @@ async fn a_runner_survives_the_servers_restart_and_gives_back_at_its_own_end() {
     runner.signal(rustix::process::Signal::TERM);
     assert!(runner.0.wait().unwrap().success());
     let log = server.log(&session).await;
-    assert_eq!(contents(&log, "run.requeued").last().unwrap()["reason"], "released");
+    assert_eq!(
+        contents(&log, "run.requeued").last().unwrap()["reason"],
+        "released"
+    );
 }

@@ -9,7 +9,9 @@ use crate::support::Server;
 fn running(needle: &str) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok());
-    lines.filter(|l| l.strip_suffix(b"\0").unwrap_or(l) == needle.replace(' ', "\0").as_bytes()).count()
+    lines
+        .filter(|l| l.strip_suffix(b"\0").unwrap_or(l) == needle.replace(' ', "\0").as_bytes())
+        .count()
 }
 
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -37,12 +39,16 @@ fn tree(sleep: &str) -> String {
 async fn an_interrupt_ends_the_command_and_all_it_started() {
     let server = Server::start(&[QUICK, &["runs.beat_s=1"]].concat()).await;
     let sleep = sleep_of(41);
-    let deployment = server.deployment(script(json!([{ "exec": tree(&sleep) }]))).await;
+    let deployment = server
+        .deployment(script(json!([{ "exec": tree(&sleep) }])))
+        .await;
     let session = server.session(&deployment).await;
     server.send(&session, "x").await;
     until("the tree runs", || running(&sleep) == 4).await;
     let interrupt = json!({ "events": [{ "type": "user.interrupt", "content": {} }] });
-    server.post(&format!("/v1/sessions/{session}/events"), interrupt).await;
+    server
+        .post(&format!("/v1/sessions/{session}/events"), interrupt)
+        .await;
     until("the tree is gone", || running(&sleep) == 0).await;
     until("the folder is gone", || sandboxes(&server.data).is_empty()).await;
     let log = server.log(&session).await;
@@ -57,7 +63,9 @@ async fn a_killed_server_leaves_nothing_after_its_next_start() {
         let mut server = Server::start(&settings).await;
         let sleep = sleep_of(test);
         // Without isolation, what leaves both its environment and its group is out of reach.
-        let script = script(json!([{ "exec": format!("{sleep} & (setsid {sleep} > /dev/null 2>&1 &); {sleep}") }]));
+        let script = script(
+            json!([{ "exec": format!("{sleep} & (setsid {sleep} > /dev/null 2>&1 &); {sleep}") }]),
+        );
         let deployment = server.deployment(script).await;
         let session = server.session(&deployment).await;
         server.send(&session, "x").await;
