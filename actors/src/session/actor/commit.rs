@@ -287,6 +287,10 @@ pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
         AppendError::Conflict { .. } | AppendError::Condition { .. } => {
             Rejection::new(Code::Busy, "others kept writing to the same place")
         }
+        AppendError::Unreadable(cause) => {
+            tracing::error!(%cause, "an append could not be checked");
+            Code::StorageUnavailable.into()
+        }
         AppendError::Malformed(what) => {
             tracing::error!(what, "a malformed write");
             Rejection::new(Code::Internal, "the server made a malformed write")
