@@ -15,7 +15,7 @@ use crate::telemetry;
 pub(crate) async fn run(args: RunnerArgs, out: Output) -> Result<(), CliError> {
     telemetry::init_logs(out.is_json());
     let runner = RunnerConfig {
-        capacity: args.capacity as usize,
+        capacity: args.capacity,
         ..RunnerConfig::default()
     };
     let config = RemoteConfig {
