@@ -117,13 +117,18 @@ async fn produce(log: Arc<RocksLog>, producer: u64, rows: u64, stop: Arc<AtomicB
             state: None,
             erase: false,
         };
-        match log
-            .append(Write {
-                stream: Some(stream),
-                ..Write::default()
+        let rows = (0..rows)
+            .map(|row| {
+                let key = [producer.to_be_bytes(), row.to_be_bytes()].concat();
+                RowChange::Put(key.into(), Bytes::from_static(&[b'r'; 64]))
             })
-            .await
-        {
+            .collect();
+        let write = Write {
+            stream: Some(stream),
+            conditions: Vec::new(),
+            rows,
+        };
+        match log.append(write).await {
             Ok(end) => {
                 expect = Expect::Last {
                     seq: end.last_seq,

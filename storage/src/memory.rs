@@ -97,13 +97,17 @@ impl Log for MemoryLog {
     fn purge(&self, stream: StreamId) -> Result<(), ReadError> {
         let mut state = self.state();
         let data = state.data.as_mut().ok_or(ReadError::Closed)?;
-        let mut changes = Changes::default();
-        unshared::remove(data.as_ref(), stream, &mut changes)?;
-        let data = Arc::make_mut(data);
-        for change in changes.0 {
-            change.apply(data);
+        loop {
+            let mut changes = Changes::default();
+            let removal = unshared::remove(data.as_ref(), stream, &mut changes)?;
+            let data = Arc::make_mut(data);
+            for change in changes.0 {
+                change.apply(data);
+            }
+            if removal.is_none_or(|r| r.complete) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn health(&self) -> Health {
@@ -268,6 +272,14 @@ impl Cursor for MapCursor<'_> {
             }
             _ => self.go(from, to),
         }
+    }
+}
+
+#[cfg(test)]
+impl MemoryLog {
+    /// Versions of history rows that are stored.
+    pub(crate) fn history_len(&self) -> usize {
+        self.data().unwrap().table(Table::History).len()
     }
 }
 

@@ -345,10 +345,12 @@ impl Directory {
     }
 }
 
-/// Spreads ids over a small range: their random bits are the low ones.
+/// Spreads ids over a small range: some differ in their low bits only, some in their high ones.
 pub(crate) fn spread(id: SessionId) -> usize {
     let bits = u128::from_be_bytes(id.0);
-    // Folded and multiplied, the upper half is well mixed; the narrowing keeps it.
-    let mixed = ((bits >> 64) as u64 ^ bits as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Both halves are folded in, so the narrowing loses nothing.
+    let mut mixed = (bits >> 64) as u64 ^ bits as u64;
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     (mixed >> 33) as usize
 }

@@ -18,13 +18,14 @@ use crate::ids::{EventId, SessionId};
 use crate::limits::{PAGE_BYTES_MAX, PAGE_EVENTS_MAX};
 use crate::reader::Class;
 use crate::rows;
-use crate::session::actor::{Show, recover};
+use crate::session::actor::{Read, recover};
 use crate::session::envelope::envelope;
 use crate::session::event::EventType;
 use crate::session::history::RunRow;
 use crate::session::payload::WorkspaceRef;
 use crate::session::projection::SessionRow;
 use crate::session::show::{ShowExtras, show};
+use crate::session::state::{Phase, State};
 use crate::session::status::Status;
 use crate::session::stored::header_of;
 use crate::time;
@@ -81,38 +82,53 @@ impl Engine {
         session: SessionId,
     ) -> Result<Value, Rejection> {
         let inner = &self.inner;
-        let parts = inner.parts().ok_or_else(|| inner.stopped())?;
-        let blocked_by = parts
-            .dispatcher
-            .send(BlockedBy(session))
-            .await
-            .unwrap_or(None);
+        let state = self.state(workspace, session).await?;
+        let queued = state.run.as_ref().is_some_and(|r| r.phase == Phase::Queued);
+        // Asked after the state: whatever the state says, the dispatcher was told before.
+        let blocked_by = match inner.parts().filter(|_| queued) {
+            Some(parts) => parts
+                .dispatcher
+                .send(BlockedBy(session))
+                .await
+                .unwrap_or(None),
+            None => None,
+        };
+        let attempts_max = inner.config.limits.attempts_max;
+        Ok(show(
+            &state,
+            ShowExtras {
+                blocked_by,
+                attempts_max,
+            },
+        ))
+    }
+
+    /// The committed state: of the actor, or read from the log without starting one.
+    async fn state(
+        &self,
+        workspace: WorkspaceRef,
+        session: SessionId,
+    ) -> Result<Box<State>, Rejection> {
+        let inner = &self.inner;
         if let Some(addr) = inner.directory.find(session).and_then(|slot| slot.addr()) {
-            let (reply, shown) = oneshot::channel();
-            if addr
-                .try_send(Show {
-                    workspace,
-                    blocked_by,
-                    reply,
-                })
-                .is_ok()
-                && let Ok(shown) = shown.await
+            let (reply, state) = oneshot::channel();
+            if addr.try_send(Read { workspace, reply }).is_ok()
+                && let Ok(state) = state.await
             {
-                return shown.ok_or_else(|| not_found(session));
+                return state.ok_or_else(|| not_found(session));
             }
         }
-        let extras = ShowExtras {
-            blocked_by,
-            attempts_max: inner.config.limits.attempts_max,
-        };
         let read = inner.read(Class::Page, move |view| recover(view, session));
-        let state = read.await?.state;
+        let state = Box::new(read.await?.state);
         let here = state
             .about
             .as_ref()
             .is_some_and(|a| a.workspace == workspace);
-        here.then(|| show(&state, extras))
-            .ok_or_else(|| not_found(session))
+        if here {
+            Ok(state)
+        } else {
+            Err(not_found(session))
+        }
     }
 
     /// Sessions of a workspace, in the order of their ids (that of their creation).

@@ -11,10 +11,10 @@ mod lookup;
 mod recover;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use longhaul_storage::Digest;
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 pub(crate) use commit::refusal;
@@ -28,7 +28,6 @@ use crate::reader::Class;
 use crate::run::actor::RunActor;
 use crate::session::payload::WorkspaceRef;
 use crate::session::projection::{LiveClaim, Projection};
-use crate::session::show::{ShowExtras, show};
 use crate::session::state::State;
 use crate::shard::Passivate;
 
@@ -52,6 +51,8 @@ pub(crate) struct SessionActor {
     projection: Projection,
     /// Whether a batch is being looked up, decided, written or read again.
     busy: bool,
+    /// When the batch in progress was taken or became durable: what it says of time.
+    instant: Duration,
     /// Commands taken and not yet part of a write.
     batch: Vec<Queued>,
     /// Which of them is being decided.
@@ -80,6 +81,7 @@ impl SessionActor {
     pub(crate) fn spawn(inner: Arc<Inner>, slot: Arc<Slot>, from: Recovered) -> Addr<Self> {
         let generation = slot.next_generation();
         slot.worked(inner.mono_ms());
+        let inner_now = inner.timer.now();
         Self::create(move |ctx| {
             ctx.set_mailbox_capacity(MAILBOX_LEN_MAX);
             Self {
@@ -92,6 +94,7 @@ impl SessionActor {
                 snapshot_seq: from.snapshot_seq,
                 projection: Projection::default(),
                 busy: false,
+                instant: inner_now,
                 batch: Vec::new(),
                 deciding: None,
                 tries: 0,
@@ -116,6 +119,7 @@ impl SessionActor {
         } else {
             self.busy = true;
             self.tries = 0;
+            self.instant = self.inner.timer.now();
             self.prepare(ctx);
         }
     }
@@ -283,30 +287,23 @@ impl Handler<Stop> for SessionActor {
     }
 }
 
-/// The committed state, as shown. `None` = not for this workspace.
+/// The committed state. `None` = not for this workspace.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct Show {
+pub(crate) struct Read {
     pub(crate) workspace: WorkspaceRef,
-    pub(crate) blocked_by: Option<&'static str>,
-    pub(crate) reply: oneshot::Sender<Option<Value>>,
+    pub(crate) reply: oneshot::Sender<Option<Box<State>>>,
 }
 
-impl Handler<Show> for SessionActor {
+impl Handler<Read> for SessionActor {
     type Result = ();
-    fn handle(&mut self, ask: Show, _: &mut Self::Context) {
-        let here = self
-            .committed
-            .about
-            .as_ref()
-            .is_some_and(|a| a.workspace == ask.workspace);
-        let attempts_max = self.inner.config.limits.attempts_max;
-        let extras = ShowExtras {
-            blocked_by: ask.blocked_by,
-            attempts_max,
-        };
+    fn handle(&mut self, ask: Read, _: &mut Self::Context) {
+        let about = self.committed.about.as_ref();
+        let here = about.is_some_and(|a| a.workspace == ask.workspace);
         // Whoever asked may be gone.
-        let _ = ask.reply.send(here.then(|| show(&self.committed, extras)));
+        let _ = ask
+            .reply
+            .send(here.then(|| Box::new(self.committed.clone())));
     }
 }
 
@@ -325,7 +322,7 @@ impl Handler<Peek> for SessionActor {
         let token = ask.token.digest();
         let live = self.committed.claim().is_some_and(|c| c.token == token);
         if live {
-            self.renew(token);
+            self.renew(token, self.inner.timer.now());
         }
         let run = self.committed.run.as_ref();
         let waits = run.is_some_and(|r| r.phase == crate::session::state::Phase::Waiting);

@@ -14,7 +14,7 @@ pub enum AppendError {
     /// A row condition does not hold; nothing was written.
     #[error("row condition {index} does not hold")]
     Condition {
-        /// Index into [`Write::conditions`].
+        /// Index into [`Write::conditions`](super::Write::conditions).
         index: usize,
     },
     /// The stream is erased; nothing was written.

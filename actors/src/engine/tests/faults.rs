@@ -3,7 +3,7 @@
 use longhaul_storage::{AppendError, Expect, Log, StreamId, StreamWrite, Write};
 use serde_json::json;
 
-use super::kit::{Boxed, Fault, WS, config, count, eventually, run, submit};
+use super::kit::{Boxed, Fault, WS, config, count, eventually, now, run, submit};
 use crate::code::Code;
 use crate::feed::follower::Follow;
 
@@ -153,7 +153,7 @@ fn another_writer_is_met_at_the_commit() {
             }),
             ..Write::default()
         };
-        b.log.inner.append(write).wait().expect("append");
+        now(b.log.inner.append(write)).expect("append");
         b.say(id, "mine").await.expect("say");
         assert_eq!(count(&b.types(id).await, "user.message"), 2);
         assert_eq!(b.show(id).await["untaken_inputs"], 2);

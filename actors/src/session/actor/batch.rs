@@ -283,7 +283,7 @@ impl SessionActor {
         if claims {
             longhaul_storage::fault::point("claim::before_commit");
         }
-        let started = self.inner.timer.now();
+        let started = self.instant;
         let pending = self.inner.log.append(write);
         let commands = std::mem::take(&mut self.batch);
         let mut waiting = Vec::with_capacity(commands.len());

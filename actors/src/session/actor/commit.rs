@@ -162,8 +162,10 @@ impl SessionActor {
             self.proven = true;
             self.slot.recovered();
         }
-        let took = self.inner.timer.now().saturating_sub(flight.started);
-        self.inner.metrics.appended(took);
+        self.instant = self.inner.timer.now();
+        self.inner
+            .metrics
+            .appended(self.instant.saturating_sub(flight.started));
         if flight.claims {
             longhaul_storage::fault::point("claim::after_commit");
             // Told before the answer goes out, so that nobody hears of its end first.
@@ -217,7 +219,7 @@ impl SessionActor {
         if verdict.result.is_ok()
             && let Command::Attempt(call) = &queued.command
         {
-            self.renew(call.token);
+            self.renew(call.token, self.instant);
         }
         answer(&self.inner, self.slot.id, queued, verdict);
     }
@@ -282,7 +284,6 @@ pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
             tracing::error!(cause, "the outcome of an append is not known");
             Code::OutcomeUnknown.into()
         }
-        AppendError::Unreadable(e) => inner.refuse(e),
         AppendError::Conflict { .. } | AppendError::Condition { .. } => {
             Rejection::new(Code::Busy, "others kept writing to the same place")
         }

@@ -1,6 +1,7 @@
 //! What follows a commit: followers are told, and hints go out to look at rows that are there.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use actix::prelude::*;
 
@@ -77,7 +78,7 @@ impl SessionActor {
             .filter(|w| w.claim.token == claim.token)
         {
             watched.claim = claim;
-            watched.lease.renew(self.inner.timer.now());
+            watched.lease.renew(self.instant);
             watched.addr.do_send(Update(claim));
             return;
         }
@@ -86,7 +87,7 @@ impl SessionActor {
         } else {
             self.inner.claims_live.fetch_add(1, Ordering::Relaxed);
         }
-        let lease = Renewal::new(self.inner.timer.now());
+        let lease = Renewal::new(self.instant);
         let seen = self.inner.liveness.of(claim.runner);
         let run = RunActor::new(&self.inner, &self.slot, claim, lease.clone(), ctx.address());
         self.watched = Some(Watched {
@@ -117,9 +118,8 @@ impl SessionActor {
     }
 
     /// A sign of life of whoever holds the live claim.
-    pub(super) fn renew(&self, token: TokenDigest) {
+    pub(super) fn renew(&self, token: TokenDigest, now: Duration) {
         if let Some(watched) = self.watched.as_ref().filter(|w| w.claim.token == token) {
-            let now = self.inner.timer.now();
             watched.lease.renew(now);
             watched.seen.now(now);
         }

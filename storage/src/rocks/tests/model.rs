@@ -65,7 +65,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 fn key(n: u8) -> Bytes {
     // Two prefixes, one inside the other's range.
-    Bytes::from(format!("{}/{n}", if n % 2 == 0 { "a" } else { "a/b" }))
+    Bytes::from(format!(
+        "{}/{n}",
+        if n.is_multiple_of(2) { "a" } else { "a/b" }
+    ))
 }
 
 /// The write that a step is after what the model has seen so far.
