@@ -9,7 +9,12 @@ fn release(json: &str) -> Result<Release, serde_json::Error> {
 #[test]
 fn every_kind_round_trips() {
     for json in [
-        r#"{"instructions":"x","harness":{"kind":"script","steps":[{"say":"hi"},{"exec":"ls"},{"write":{"path":"a","text":"b"}},{"tool":{"name":"t","input":{"n":1e400},"result":"\u0000"}},{"sleep_ms":3},{"question":{}},{"approval":{"tool":"t","input":[]}},{"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3}},{"fail":"no"}]}}"#,
+        r#"{"instructions":"x","harness":{"kind":"script","steps":[
+            {"say":"hi"},{"exec":"ls"},{"write":{"path":"a","text":"b"}},
+            {"tool":{"name":"t","input":{"n":1e400},"result":"\u0000"}},{"sleep_ms":3},
+            {"question":{}},{"approval":{"tool":"t","input":[]}},
+            {"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3}},
+            {"fail":"no"}]}}"#,
         r#"{"harness":{"kind":"process","command":["a","b"],"env":{"K":"v"}}}"#,
         r#"{"harness":{"kind":"external","config":{"z":1,"a":1.50}}}"#,
         r#"{"harness":{"kind":"mine","config":7}}"#,

@@ -411,6 +411,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
                 content-type: application/json\r\ncontent-length: 10\r\n\r\n{";
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
+    let mut every = tokio::time::interval(std::time::Duration::from_millis(20));
     // The clock is moved until the server, which first has to start waiting, has answered.
     loop {
         let mut some = [0; 4096];
@@ -419,7 +420,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
                 answer.extend_from_slice(&some[..read.unwrap()]);
                 break;
             }
-            () = tokio::time::sleep(std::time::Duration::from_millis(20)) => world.advance_ms(30_000),
+            _ = every.tick() => world.advance_ms(30_000),
         }
     }
     let answer = String::from_utf8(answer).unwrap();
@@ -427,5 +428,25 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
         answer.starts_with("HTTP/1.1 408") && answer.contains("request.timeout"),
         "{answer}"
     );
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_http_gets_a_bare_refusal() {
+    let site = Site::open().await;
+    let many = "x: y\r\n".repeat(200);
+    for bad in [
+        "GARBAGE\r\n\r\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
+        format!(
+            "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            "x".repeat(1 << 20)
+        ),
+    ] {
+        let answer = site.raw(&bad).await;
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    site.get("/healthz").await.must(200);
     site.close().await;
 }

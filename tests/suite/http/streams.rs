@@ -158,8 +158,9 @@ async fn quiet_streams_beat_and_old_ones_reconnect() {
     };
     // Time passes until the stream, which first has to start waiting, is over.
     let pass = async {
+        let mut every = tokio::time::interval(std::time::Duration::from_millis(5));
         loop {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            every.tick().await;
             world.advance_ms(15_000);
         }
     };
