@@ -1,1 +1,19 @@
-//! x
+#![doc = include_str!("../README.md")]
+
+pub mod api;
+pub mod auth;
+pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod error;
+pub mod handle;
+pub mod load;
+pub mod messages;
+pub mod runner;
+pub mod runtime;
+pub mod telemetry;
+
+pub use config::Config;
+pub use error::{Code, Error, Kind, OpenError};
+pub use handle::{Follow, NewEvent, NewSession, SessionHandle};
+pub use runtime::Runtime;

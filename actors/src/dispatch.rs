@@ -18,6 +18,8 @@ pub enum RunnerTarget {
     Exact(HarnessRevision, SandboxRevision),
     /// `*`: every `external` harness.
     AnyExternal,
+    /// Every other harness: for the runner of this process, never on the wire.
+    AnyInternal,
 }
 
 impl RunnerTarget {
@@ -42,6 +44,7 @@ impl std::fmt::Display for RunnerTarget {
         match self {
             Self::Exact(h, s) => write!(f, "{h}/{s}"),
             Self::AnyExternal => f.write_str("*"),
+            Self::AnyInternal => f.write_str("internal"),
         }
     }
 }

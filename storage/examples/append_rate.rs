@@ -1,7 +1,8 @@
 //! How fast this log appends, against RocksDB's own group commit of one row of the same bytes,
 //! in turns, so that a noisy machine is equally noisy to both.
 //!
-//! `cargo run --release -p longhaul-storage --example append_rate [producers] [seconds] [rounds]`
+//! `cargo run --release -p longhaul-storage --example append_rate -- [producers] [seconds]
+//! [rounds] [rows beside each record]`
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_storage::{
-    ContentState, Expect, Log, NewRecord, Options, RocksLog, StreamId, StreamWrite, Write,
+    ContentState, Expect, Log, NewRecord, Options, RocksLog, RowChange, StreamId, StreamWrite,
+    Write,
 };
 
 const HEADER_BYTES: usize = 96;
@@ -22,6 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let producers: u64 = args.next().transpose()?.unwrap_or(256);
     let seconds: u64 = args.next().transpose()?.unwrap_or(3);
     let rounds: u64 = args.next().transpose()?.unwrap_or(3);
+    let rows: u64 = args.next().transpose()?.unwrap_or(0);
     let folder = tempfile::tempdir_in(std::env::current_dir()?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -30,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let path = folder.path().join(format!("raw-{round}"));
         let raw = raw(&path, producers, seconds)?;
         let path = folder.path().join(format!("log-{round}"));
-        let ours = runtime.block_on(ours(&path, producers, seconds))?;
+        let ours = runtime.block_on(ours(&path, producers, seconds, rows))?;
         let ratio = ours as f64 / raw as f64;
         println!("raw {raw:>7}/s   log {ours:>7}/s   ratio {ratio:.2}");
     }
@@ -75,13 +78,14 @@ async fn ours(
     path: &std::path::Path,
     producers: u64,
     seconds: u64,
+    rows: u64,
 ) -> Result<u64, Box<dyn std::error::Error>> {
     let log = RocksLog::open(path, Options::default())?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for producer in 0..producers {
         let (log, stop) = (Arc::clone(&log), Arc::clone(&stop));
-        tasks.push(tokio::spawn(produce(log, producer, stop)));
+        tasks.push(tokio::spawn(produce(log, producer, rows, stop)));
     }
     tokio::task::spawn_blocking(move || pause(seconds)).await?;
     stop.store(true, Ordering::Relaxed);
@@ -93,7 +97,7 @@ async fn ours(
     Ok(done / seconds)
 }
 
-async fn produce(log: Arc<RocksLog>, producer: u64, stop: Arc<AtomicBool>) -> u64 {
+async fn produce(log: Arc<RocksLog>, producer: u64, rows: u64, stop: Arc<AtomicBool>) -> u64 {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&producer.to_be_bytes());
     let record = NewRecord {
@@ -113,13 +117,18 @@ async fn produce(log: Arc<RocksLog>, producer: u64, stop: Arc<AtomicBool>) -> u6
             state: None,
             erase: false,
         };
-        match log
-            .append(Write {
-                stream: Some(stream),
-                ..Write::default()
+        let rows = (0..rows)
+            .map(|row| {
+                let key = [producer.to_be_bytes(), row.to_be_bytes()].concat();
+                RowChange::Put(key.into(), Bytes::from_static(&[b'r'; 64]))
             })
-            .await
-        {
+            .collect();
+        let write = Write {
+            stream: Some(stream),
+            conditions: Vec::new(),
+            rows,
+        };
+        match log.append(write).await {
             Ok(end) => {
                 expect = Expect::Last {
                     seq: end.last_seq,

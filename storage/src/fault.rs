@@ -1,8 +1,26 @@
 //! Named fault points: places where a test build can stop the process dead.
 //!
-//! Compiled to nothing without the `failpoints` feature. With it, the environment variable
-//! `FAILPOINTS` (syntax of the `fail` crate) arms them, e.g.
-//! `FAILPOINTS="writer::before_sync=3*off->return"` aborts at the fourth pass.
+//! Compiled to nothing without the `failpoints` feature. With it, [`arm`] reads the environment
+//! variable `FAILPOINTS` (syntax of the `fail` crate), e.g.
+//! `FAILPOINTS="writer::before_write=3*off->return"` aborts at the fourth pass.
+
+/// The points of this crate, so that a crash test can go through all of them.
+pub const POINTS: &[&str] = &[
+    "open::locked",
+    "open::stamped",
+    "open::opened",
+    "append::laid",
+    "writer::taken",
+    "writer::checked",
+    "writer::before_write",
+    "writer::after_write",
+    "writer::after_answers",
+    "purge::removed",
+    "purge::flushed",
+    "purge::compacted",
+    "recover::emptied",
+    "recover::reopened",
+];
 
 /// Aborts the process here when the point `name` is armed with `return`.
 #[inline]
@@ -15,4 +33,10 @@ pub fn point(name: &str) {
     {
         let _ = name;
     }
+}
+
+/// Arms the points that the environment names, for the rest of the process.
+pub fn arm() {
+    #[cfg(feature = "failpoints")]
+    std::mem::forget(fail::FailScenario::setup());
 }

@@ -1,5 +1,7 @@
 //! The log: what an engine must offer. `conformance` holds every engine to it.
 
+mod error;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -7,6 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+
+pub use error::{AppendError, OpenError, ReadError};
 
 /// Names one stream (16 bytes, chosen by the caller, never reused).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -172,122 +176,6 @@ pub struct Appended {
     pub last_hash: Digest,
 }
 
-/// Why a write was not taken. Only `Unknown` leaves it open whether the bytes are there.
-#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-pub enum AppendError {
-    /// The stream's end is not what was expected; nothing was written.
-    #[error("the stream ends at {actual}, not where the write expected it")]
-    Conflict {
-        /// The real last position (0 = no such stream).
-        actual: u64,
-    },
-    /// A row condition does not hold; nothing was written.
-    #[error("row condition {index} does not hold")]
-    Condition {
-        /// Index into [`Write::conditions`].
-        index: usize,
-    },
-    /// The stream is erased; nothing was written.
-    #[error("the stream is erased")]
-    Erased,
-    /// The writer's queue is full; nothing was written; try again.
-    #[error("the write queue is full")]
-    Busy,
-    /// No room on the disk; nothing was written; reads go on.
-    #[error("no space left on the device that holds {folder}")]
-    Full {
-        /// The data folder.
-        folder: String,
-    },
-    /// The log is closed or being closed; nothing was written.
-    #[error("the log is closed")]
-    Closed,
-    /// The outcome is not known: the log must be read again before anything else is decided.
-    #[error("the outcome of the write is not known: {cause}")]
-    Unknown {
-        /// What the engine said.
-        cause: String,
-    },
-    /// The stream's end, or a row of a condition, could not be read; nothing was written.
-    #[error("the write could not be checked: {0}")]
-    Unreadable(#[source] ReadError),
-    /// A write that breaks the log's own rules (a bug of the caller); nothing was written.
-    #[error("malformed write: {0}")]
-    Malformed(&'static str),
-}
-
-/// Why a read failed.
-#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-pub enum ReadError {
-    /// A record is missing, swapped or damaged.
-    #[error("stream {stream:?} is damaged at {seq}: {reason}")]
-    Damaged {
-        /// The stream.
-        stream: StreamId,
-        /// The first position that does not verify.
-        seq: u64,
-        /// What does not fit.
-        reason: String,
-    },
-    /// The stream is erased.
-    #[error("the stream is erased")]
-    Erased,
-    /// No such stream.
-    #[error("no such stream")]
-    NotFound,
-    /// The log is closed, or being reopened after a fault (try again).
-    #[error("the log is closed")]
-    Closed,
-    /// The engine failed.
-    #[error("the storage engine failed: {0}")]
-    Engine(String),
-}
-
-/// Why a log could not be opened. The files are left untouched.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process (or another open handle here) holds the folder.
-    #[error("{folder} is in use by another process{}", holder.map(|p| format!(" (pid {p})")).unwrap_or_default())]
-    Locked {
-        /// The data folder.
-        folder: String,
-        /// Its process id, where known.
-        holder: Option<u32>,
-    },
-    /// Written by a newer version.
-    #[error("{folder} has storage format {found}; this version reads up to {supported}")]
-    NewerFormat {
-        /// The data folder.
-        folder: String,
-        /// Format found.
-        found: u32,
-        /// Newest format this version reads.
-        supported: u32,
-    },
-    /// Damage before the tail.
-    #[error("{folder} is damaged: {reason}")]
-    Damaged {
-        /// The data folder.
-        folder: String,
-        /// What the engine said.
-        reason: String,
-    },
-    /// No room to open.
-    #[error("no space left on the device that holds {folder}")]
-    Full {
-        /// The data folder.
-        folder: String,
-    },
-    /// The folder cannot be made, read or written.
-    #[error("{folder} cannot be used: {source}")]
-    Io {
-        /// The data folder.
-        folder: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-}
-
 /// The answer of an append, once it is durable.
 #[derive(Debug)]
 #[must_use = "an append is acknowledged only when this resolves"]
@@ -306,6 +194,15 @@ impl Pending {
         // The receiver is in `pending`, so the send cannot fail.
         let _ = tx.send(result);
         pending
+    }
+
+    /// The answer, if it is there already; else the pending answer again. Never waits.
+    pub fn try_now(mut self) -> Result<Result<Appended, AppendError>, Self> {
+        match self.0.try_recv() {
+            Ok(answer) => Ok(answer),
+            Err(oneshot::error::TryRecvError::Closed) => Ok(Err(lost())),
+            Err(oneshot::error::TryRecvError::Empty) => Err(self),
+        }
     }
 
     /// Waits on a thread that runs no async code.
@@ -444,7 +341,9 @@ pub trait Log: Send + Sync + 'static {
     /// Never blocks on the disk.
     fn append(&self, write: Write) -> Pending;
 
-    /// Runs `f` on one snapshot. Blocking: not for an async thread.
+    /// Runs `f` on one snapshot. Blocking: not for an async thread. `f` should be
+    /// short: a log that has to be reopened waits for its views, so one that in turn waits for an
+    /// append can wait for ever.
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError>;
 
     /// Physically removes what only this erased stream held (blocking; idempotent; safe to
@@ -455,7 +354,7 @@ pub trait Log: Send + Sync + 'static {
     fn health(&self) -> Health;
 
     /// Stops intake, finishes queued writes, waits for readers, lets go of the engine's lock.
-    /// Blocking and idempotent.
+    /// Blocking and idempotent; not from within a view.
     fn close(&self);
 }
 

@@ -12,7 +12,7 @@ use crate::log::{
 };
 use crate::plan;
 use crate::reader::Reader;
-use crate::table::{Cursor, KeyRange, Sink, Table, Tables};
+use crate::table::{Cursor, Item, KeyRange, Sink, Table, Tables};
 use crate::unshared;
 
 /// Streams whose ends are remembered.
@@ -36,7 +36,6 @@ struct Data([BTreeMap<Vec<u8>, Bytes>; Table::ALL.len()]);
 
 impl MemoryLog {
     /// An empty log.
-    #[expect(clippy::new_without_default, reason = "a log is shared from the start")]
     pub fn new() -> Arc<Self> {
         let state = State {
             data: Some(Arc::default()),
@@ -98,13 +97,17 @@ impl Log for MemoryLog {
     fn purge(&self, stream: StreamId) -> Result<(), ReadError> {
         let mut state = self.state();
         let data = state.data.as_mut().ok_or(ReadError::Closed)?;
-        let mut changes = Changes::default();
-        unshared::remove(data.as_ref(), stream, &mut changes)?;
-        let data = Arc::make_mut(data);
-        for change in changes.0 {
-            change.apply(data);
+        loop {
+            let mut changes = Changes::default();
+            let removal = unshared::remove(data.as_ref(), stream, &mut changes)?;
+            let data = Arc::make_mut(data);
+            for change in changes.0 {
+                change.apply(data);
+            }
+            if removal.is_none_or(|r| r.complete) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn health(&self) -> Health {
@@ -244,7 +247,7 @@ fn is_empty(from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> bool {
 }
 
 impl Cursor for MapCursor<'_> {
-    fn item(&self) -> Result<Option<(&[u8], &[u8])>, ReadError> {
+    fn item(&self) -> Result<Option<Item<'_>>, ReadError> {
         Ok(self.here.map(|(k, v)| (k.as_slice(), v.as_ref())))
     }
 
@@ -269,6 +272,14 @@ impl Cursor for MapCursor<'_> {
             }
             _ => self.go(from, to),
         }
+    }
+}
+
+#[cfg(test)]
+impl MemoryLog {
+    /// Versions of history rows that are stored.
+    pub(crate) fn history_len(&self) -> usize {
+        self.data().unwrap().table(Table::History).len()
     }
 }
 

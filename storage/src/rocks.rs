@@ -103,6 +103,7 @@ impl RocksLog {
                 // dropped, and reads go on until the log is closed.
                 tracing::error!(folder = %of_writer.folder_name(), "the writer panicked");
                 of_writer.set_health(Health::Failed("the writer panicked".into()));
+                of_writer.gate.give_up_exchange();
                 of_writer.queue.close();
                 of_writer.queue.take(&mut Vec::new());
             });
@@ -153,10 +154,10 @@ impl Log for RocksLog {
             Err(error) => return Pending::ready(Err(error)),
         };
         fault::point("append::laid");
-        if let Err((submission, error)) = self.shared.queue.push(submission) {
-            submission.refuse(error);
+        match self.shared.queue.push(submission) {
+            Ok(()) => pending,
+            Err(error) => Pending::ready(Err(error)),
         }
-        pending
     }
 
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError> {

@@ -106,10 +106,13 @@ pub(crate) trait Tables {
     }
 }
 
+/// A key and its value.
+pub(crate) type Item<'a> = (&'a [u8], &'a [u8]);
+
 /// A place in one range of one table.
 pub(crate) trait Cursor {
     /// The key and value here; `None` past the end of the range.
-    fn item(&self) -> Result<Option<(&[u8], &[u8])>, ReadError>;
+    fn item(&self) -> Result<Option<Item<'_>>, ReadError>;
     /// Goes on in the cursor's order.
     fn step(&mut self);
     /// Goes to the first key at or after `key` (Asc) or the last at or before it (Desc).

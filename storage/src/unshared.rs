@@ -7,21 +7,32 @@ use crate::reader::stream_row;
 use crate::stream_row::StreamRow;
 use crate::table::{KeyRange, Sink, Table, Tables};
 
-/// Lays the removal of what only `stream`, which is erased, holds. Returns its row; `None` = it
-/// was never written, and there is nothing to remove.
+/// Most history rows removed at once; more take further rounds.
+const HISTORY_ROWS_MAX: usize = 10_000;
+
+/// One round of a removal.
+pub(crate) struct Removal {
+    /// The erased stream's row.
+    pub(crate) row: StreamRow,
+    /// Whether nothing is left for a further round.
+    pub(crate) complete: bool,
+}
+
+/// Lays the removal of what only `stream`, which is erased, holds. `None` = it was never written,
+/// and there is nothing to remove.
 pub(crate) fn remove(
     tables: &dyn Tables,
     stream: StreamId,
     sink: &mut dyn Sink,
-) -> Result<Option<StreamRow>, ReadError> {
+) -> Result<Option<Removal>, ReadError> {
     let Some(row) = stream_row(tables, stream)? else {
         return Ok(None);
     };
     if !row.erased {
-        return Err(ReadError::Engine(
-            "only an erased stream can be purged".into(),
-        ));
+        let reason = "only an erased stream can be purged";
+        return Err(ReadError::Engine(reason.into()));
     }
+    let mut room = HISTORY_ROWS_MAX;
     for segment in &row.segments {
         let shared = shared_through(tables, segment.id)?;
         if shared == u64::MAX {
@@ -31,9 +42,10 @@ pub(crate) fn remove(
         let to = segment_end(segment.id);
         sink.delete_range(Table::Log, &from, &to);
         sink.delete_range(Table::State, &from, &to);
-        remove_history(tables, segment.id, shared, sink)?;
+        remove_history(tables, segment.id, shared, &mut room, sink)?;
     }
-    Ok(Some(row))
+    let complete = room > 0;
+    Ok(Some(Removal { row, complete }))
 }
 
 /// The last position of a segment that a living stream is made of; 0 = none, `u64::MAX` = its
@@ -58,6 +70,7 @@ fn remove_history(
     tables: &dyn Tables,
     segment: SegmentId,
     shared: u64,
+    room: &mut usize,
     sink: &mut dyn Sink,
 ) -> Result<(), ReadError> {
     if shared == 0 {
@@ -67,7 +80,11 @@ fn remove_history(
     let mut cursor = tables.cursor(Table::History, KeyRange::prefix(&segment.0), Order::Asc)?;
     while let Some((key, _)) = cursor.item()? {
         if keys::parse_history(key).is_some_and(|(_, _, _, seq)| seq > shared) {
+            if *room == 0 {
+                return Ok(());
+            }
             sink.delete(Table::History, key);
+            *room -= 1;
         }
         cursor.step();
     }
@@ -78,4 +95,74 @@ fn remove_history(
 pub(crate) fn segment_end(segment: SegmentId) -> Vec<u8> {
     // The one segment of 0xff bytes has no such key of its own length; a longer one does.
     keys::prefix_end(&segment.0).unwrap_or_else(|| vec![u8::MAX; keys::HISTORY_LEN + 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::log::{
+        Appended, ContentState, Expect, HistoryRow, Log, NewRecord, StreamWrite, View, Write, read,
+    };
+    use crate::memory::MemoryLog;
+
+    fn write(n: u8, expect: Expect, seq: u64, history: u32) -> Write {
+        let row = |key: u32| {
+            let mut natural = [0; 16];
+            natural[..4].copy_from_slice(&key.to_be_bytes());
+            HistoryRow {
+                kind: 1,
+                key: natural,
+                seq,
+                value: Bytes::from_static(b"x"),
+            }
+        };
+        let record = NewRecord {
+            header: Bytes::new(),
+            content: Bytes::new(),
+            content_state: ContentState::Present,
+            key_id: 0,
+        };
+        let stream = StreamWrite {
+            id: StreamId([n; 16]),
+            expect,
+            records: vec![record],
+            history: (0..history).map(row).collect(),
+            state: None,
+            erase: false,
+        };
+        Write {
+            stream: Some(stream),
+            ..Write::default()
+        }
+    }
+
+    fn last(end: Appended) -> Expect {
+        Expect::Last {
+            seq: end.last_seq,
+            hash: end.last_hash,
+        }
+    }
+
+    #[test]
+    fn more_history_rows_than_one_round_takes_all_go() {
+        let log = MemoryLog::new();
+        let first = log.append(write(1, Expect::New, 1, 3)).wait().unwrap();
+        let rows = HISTORY_ROWS_MAX as u32 * 2 + 500;
+        let end = log.append(write(1, last(first), 2, rows)).wait().unwrap();
+        let fork = Expect::Fork {
+            from: StreamId([1; 16]),
+            at: 1,
+        };
+        log.append(write(2, fork, 2, 0)).wait().unwrap();
+        let mut erase = write(1, last(end), 3, 0);
+        erase.stream.as_mut().unwrap().erase = true;
+        log.append(erase).wait().unwrap();
+        assert!(log.history_len() > rows as usize);
+        log.purge(StreamId([1; 16])).unwrap();
+        assert_eq!(log.history_len(), 3, "only what the fork shares");
+        let shared = |v: &dyn View| v.history_row(StreamId([2; 16]), 1, [0; 16], u64::MAX);
+        assert!(read(log.as_ref(), shared).unwrap().is_some());
+    }
 }

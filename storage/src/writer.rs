@@ -169,6 +169,7 @@ impl Writer {
                     None => self.add(submission),
                 }
             }
+            fault::point("writer::checked");
             self.commit();
         }
     }

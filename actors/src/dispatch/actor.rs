@@ -128,7 +128,10 @@ impl Dispatcher {
         ctx: &mut Context<Self>,
     ) {
         let (claimed, grant) = match answer {
-            Ok(outcome) => (Claimed::Yes, ClaimGrant::new(&self.inner, token, outcome)),
+            Ok(outcome) => {
+                let grant = ClaimGrant::new(&self.inner, m.row.workspace, token, outcome);
+                (Claimed::Yes, grant)
+            }
             Err(why) if why.code.info().kind == Kind::Refused => (Claimed::Stale, None),
             Err(_) => (
                 Claimed::Later(self.inner.timer.now().saturating_add(RETRY)),

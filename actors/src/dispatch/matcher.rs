@@ -478,9 +478,9 @@ fn is_ready(runs: &HashMap<SessionId, Run>, ticket: &Ticket) -> bool {
 
 /// What a runner may advertise to be offered a run of this target.
 fn accepted(target: Target) -> impl Iterator<Item = RunnerTarget> {
-    let (exact, any) = match target {
-        Target::Pinned(h, s) => (RunnerTarget::Exact(h, s), None),
-        Target::External(h, s) => (RunnerTarget::Exact(h, s), Some(RunnerTarget::AnyExternal)),
-    };
-    std::iter::once(exact).chain(any)
+    match target {
+        Target::Pinned(h, s) => [RunnerTarget::Exact(h, s), RunnerTarget::AnyInternal],
+        Target::External(h, s) => [RunnerTarget::Exact(h, s), RunnerTarget::AnyExternal],
+    }
+    .into_iter()
 }

@@ -17,6 +17,7 @@ use crate::ids::{ClaimToken, RunnerId, SessionId};
 use crate::session::actor::Peek;
 use crate::session::command::{AttemptCall, Command, Verb};
 use crate::session::decision::Granted;
+use crate::session::payload::WorkspaceRef;
 
 /// Fault points of the claim path, in the order they are passed.
 pub const CLAIM_POINTS: &[&str] = &[
@@ -35,6 +36,8 @@ pub struct ClaimGrant {
     pub token: ClaimToken,
     /// Whose run.
     pub session: SessionId,
+    /// Its tenant.
+    pub workspace: WorkspaceRef,
     /// Run, attempt, deadlines, plan and agent.
     pub granted: Granted,
     /// Envelopes of everything the run ever took, in the order of the log, cut to one page.
@@ -85,12 +88,18 @@ impl Drop for DeliveryGuard {
 
 impl ClaimGrant {
     /// The grant in a session's answer.
-    pub(crate) fn new(inner: &Arc<Inner>, token: ClaimToken, outcome: Outcome) -> Option<Self> {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        workspace: WorkspaceRef,
+        token: ClaimToken,
+        outcome: Outcome,
+    ) -> Option<Self> {
         let granted = *outcome.granted?;
         let Inputs { events, next_after } = outcome.inputs.unwrap_or_default();
         Some(Self {
             token,
             session: token.session,
+            workspace,
             granted,
             inputs: events,
             inputs_next_after: next_after,

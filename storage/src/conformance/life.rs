@@ -129,6 +129,7 @@ fn purge_keeps_shared(engine: &dyn Engine) {
     let fork = |from, at| Expect::Fork { from: id(from), at };
     let child = append(&log, write(id(2), fork(1, 4), records(4, 1))).unwrap();
     append(&log, write(id(3), fork(1, 2), vec![])).unwrap();
+    append(&log, write(id(5), fork(1, 1), vec![])).unwrap();
     let grandchild = append(&log, write(id(4), fork(2, 5), records(5, 1))).unwrap();
 
     append(&log, erase(id(1), parent)).unwrap();
@@ -136,6 +137,7 @@ fn purge_keeps_shared(engine: &dyn Engine) {
     assert_erased(&log, 1);
     assert_whole(&log, id(2), 5);
     assert_whole(&log, id(3), 2);
+    assert_whole(&log, id(5), 1);
     let shared = view(&log, |v| v.history_row(id(2), 1, [1; 16], u64::MAX)).unwrap();
     assert_eq!(shared.unwrap().value, "shared");
 

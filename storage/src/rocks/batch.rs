@@ -145,13 +145,12 @@ fn put_varint(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
+/// Looks at the table, key and value of a put.
+pub(crate) type VisitPut<'a> = dyn FnMut(Table, &[u8], &[u8]) + 'a;
+
 /// Gives the puts of an engine batch to `visit`, as far as it can be read; false if it ends in
 /// something that cannot.
-pub(crate) fn walk_puts(
-    batch: &[u8],
-    ids: FamilyIds,
-    visit: &mut dyn FnMut(Table, &[u8], &[u8]),
-) -> bool {
+pub(crate) fn walk_puts(batch: &[u8], ids: FamilyIds, visit: &mut VisitPut<'_>) -> bool {
     let Some(mut rest) = batch.get(HEADER_LEN..) else {
         return false;
     };

@@ -120,6 +120,15 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    /// Lets nobody wait for an exchange that will not end.
+    pub(crate) fn give_up_exchange(&self) {
+        let mut state = self.state();
+        if matches!(state.inside, Inside::Exchange) {
+            state.inside = Inside::Down;
+            self.changed.notify_all();
+        }
+    }
+
     /// Closes for good: waits until everyone has left and the database is closed.
     pub(crate) fn close(&self) {
         let mut state = self.state();

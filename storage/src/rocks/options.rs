@@ -50,7 +50,7 @@ impl Default for Options {
             background_jobs_max: 2,
             info_log_bytes_max: 4 << 20,
             info_log_files_max: 4,
-            wal_bytes_max: 64 << 20,
+            wal_bytes_max: 32 << 20,
             queue_len_max: 16_384,
             queue_bytes_max: 64 << 20,
             batch_bytes_max: 8 << 20,

@@ -21,13 +21,20 @@ impl Shared {
     /// Removes what only `stream`, which is erased, held.
     pub(crate) fn purge(&self, stream: StreamId) -> Result<(), ReadError> {
         let _one_at_a_time = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch = Batch::new(self.ids, 0);
-        let row = {
-            let db = self.gate.enter()?;
-            unshared::remove(&DbTables::snapshot(&db), stream, &mut batch)?
+        let row = loop {
+            let mut batch = Batch::new(self.ids, 0);
+            let removal = {
+                let db = self.gate.enter()?;
+                unshared::remove(&DbTables::snapshot(&db), stream, &mut batch)?
+            };
+            let Some(removal) = removal else {
+                return Ok(());
+            };
+            self.write_removal(batch)?;
+            if removal.complete {
+                break removal.row;
+            }
         };
-        let Some(row) = row else { return Ok(()) };
-        self.write_removal(batch)?;
         fault::point("purge::removed");
         flush_all(&*self.gate.enter()?)?;
         fault::point("purge::flushed");
@@ -41,9 +48,7 @@ impl Shared {
     /// Through the writer, so that it alone changes the tables.
     fn write_removal(&self, batch: Batch) -> Result<(), ReadError> {
         let (submission, pending) = Submission::unconditional(batch);
-        if let Err((_, error)) = self.queue.push(submission) {
-            return Err(write_error(error));
-        }
+        self.queue.push(submission).map_err(write_error)?;
         pending.wait().map(drop).map_err(write_error)
     }
 }

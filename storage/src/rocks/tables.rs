@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot};
 
 use crate::log::{Order, ReadError};
-use crate::table::{Cursor, KeyRange, Table, Tables};
+use crate::table::{Cursor, Item, KeyRange, Table, Tables};
 
 /// The tables as they are, or as a snapshot has them.
 pub(crate) struct DbTables<'a> {
@@ -103,7 +103,7 @@ struct DbCursor<'a> {
 }
 
 impl Cursor for DbCursor<'_> {
-    fn item(&self) -> Result<Option<(&[u8], &[u8])>, ReadError> {
+    fn item(&self) -> Result<Option<Item<'_>>, ReadError> {
         match self.items.item() {
             Some(item) => Ok(Some(item)),
             None => self.items.status().map(|()| None).map_err(engine_error),

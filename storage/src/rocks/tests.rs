@@ -3,8 +3,11 @@
 mod conformance;
 mod faults;
 mod format;
+mod full_disk;
 mod life;
+mod model;
 mod purging;
+mod widths;
 
 use std::path::Path;
 use std::sync::Arc;

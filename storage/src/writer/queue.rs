@@ -46,17 +46,17 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a write, or gives it back with the reason.
-    pub(crate) fn push(&self, item: Submission) -> Result<(), (Submission, AppendError)> {
+    /// Queues a write; one that is not taken is dropped, with the reason.
+    pub(crate) fn push(&self, item: Submission) -> Result<(), AppendError> {
         let mut state = self.state();
         if state.closed {
-            return Err((item, AppendError::Closed));
+            return Err(AppendError::Closed);
         }
         let bytes = state.bytes.saturating_add(item.bytes);
         let full = state.items.len() >= self.len_max
             || (bytes > self.bytes_max && !state.items.is_empty());
         if full {
-            return Err((item, AppendError::Busy));
+            return Err(AppendError::Busy);
         }
         state.bytes = bytes;
         state.items.push(item);

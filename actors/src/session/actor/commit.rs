@@ -284,9 +284,12 @@ pub(crate) fn refusal(inner: &Inner, error: &AppendError) -> Rejection {
             tracing::error!(cause, "the outcome of an append is not known");
             Code::OutcomeUnknown.into()
         }
-        AppendError::Unreadable(e) => inner.refuse(e),
         AppendError::Conflict { .. } | AppendError::Condition { .. } => {
             Rejection::new(Code::Busy, "others kept writing to the same place")
+        }
+        AppendError::Unreadable(cause) => {
+            tracing::error!(%cause, "an append could not be checked");
+            Code::StorageUnavailable.into()
         }
         AppendError::Malformed(what) => {
             tracing::error!(what, "a malformed write");

@@ -1,0 +1,80 @@
+//! The claim protocol: `/v1/runners/{id}/claims` and `/v1/claims/{token}/…`.
+
+use actix_web::HttpResponse;
+use actix_web::body::BoxBody;
+
+use super::body::Body;
+use super::context::Ctx;
+use super::guarded::Guarded;
+use super::openapi::ProblemSchema;
+use super::params::Params;
+use super::problem::Answered;
+use super::sessions::answer;
+use crate::runtime::claims_body;
+
+/// Claims in one answer.
+const CLAIMS_MAX: usize = 100;
+
+/// Long poll for claims. A connection that closes before the answer is written gives them back.
+#[utoipa::path(post, path = "/v1/runners/{id}/claims", tag = "claims",
+    params(("id" = String, Path), ("wait_ms" = Option<u64>, Query), ("max" = Option<usize>, Query)),
+    responses((status = 200, description = "`{claims, clones}`"), (status = "default", body = ProblemSchema)))]
+pub(super) async fn poll(ctx: Ctx, body: Body) -> Answered {
+    let id = ctx.path_id("id")?;
+    let mut params = Params::of(&ctx.req)?;
+    let wait_ms = params.number("wait_ms", 0, u64::MAX)?.unwrap_or(0);
+    let max = params.number("max", 1, CLAIMS_MAX)?.unwrap_or(1);
+    params.finish()?;
+    body.no_fields()?;
+    ctx.no_idempotency_key("a poll is not a write")?;
+    let runtime = ctx.runtime();
+    let grants = runtime.claims_for(&ctx.caller, id, max, wait_ms).await?;
+    let text = claims_body(runtime, &grants).await?;
+    let guards = grants.into_iter().map(|g| g.confirm).collect();
+    let body = BoxBody::new(Guarded::new(text, guards));
+    Ok(HttpResponse::Ok().content_type("application/json").body(body))
+}
+
+macro_rules! documented {
+    ($($name:ident $path:literal $body:literal $what:literal;)+) => {
+        $(
+            #[doc = $what]
+            #[utoipa::path(post, path = $path, tag = "claims",
+                params(("token" = String, Path)),
+                request_body(content = serde_json::Value, description = $body),
+                responses((status = 200, description = $what), (status = "default", body = ProblemSchema)))]
+            #[expect(dead_code, reason = "documents one verb of `call`")]
+            pub(super) fn $name() {}
+        )+
+    };
+}
+
+documented! {
+    ready "/v1/claims/{token}/ready" "`{n?}`" "The harness is ready.";
+    heartbeat "/v1/claims/{token}/heartbeat" "`{n?}`" "Still here.";
+    agent_events "/v1/claims/{token}/events" "`{n?, events: [{type, content}]}`" "Writes events of the agent (202).";
+    inputs "/v1/claims/{token}/inputs" "`{n?}`; query `wait_ms`" "Takes input that has arrived meanwhile.";
+    park "/v1/claims/{token}/park" "`{n?, waiting_on, compute}`" "Waits for something outside the run.";
+    settle "/v1/claims/{token}/settle" "`{n?, outcome, error?, usage?}`" "The run is over.";
+    release "/v1/claims/{token}/release" "`{n?}`" "Gives the attempt back, gracefully.";
+}
+
+/// One call under a claim; the verb is the last segment of the path.
+pub(super) async fn call(ctx: Ctx, body: Body) -> Answered {
+    let path = ctx.req.path();
+    let verb = path.rsplit('/').next().unwrap_or_default();
+    let wait_ms = if ctx.req.query_string().is_empty() {
+        0
+    } else {
+        let mut params = Params::of(&ctx.req)?;
+        let wait_ms = match verb {
+            "inputs" => params.number("wait_ms", 0, u64::MAX)?,
+            _ => None,
+        };
+        params.finish()?;
+        wait_ms.unwrap_or(0)
+    };
+    ctx.no_idempotency_key("number the calls of a claim with `n` in the body")?;
+    let token = ctx.req.match_info().get("token").unwrap_or_default();
+    Ok(answer(ctx.runtime().claim_call(token, verb, wait_ms, &body.0).await?))
+}

@@ -1,0 +1,119 @@
+//! The OpenAPI document, generated from the handlers and the types they read.
+
+use utoipa::{OpenApi, ToSchema};
+
+use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+
+/// `application/problem+json`.
+#[derive(ToSchema)]
+#[schema(as = Problem)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct ProblemSchema {
+    /// HTTP status.
+    status: u16,
+    /// `area.reason`; see docs/errors.md.
+    code: String,
+    /// What the code means.
+    title: String,
+    /// What was wrong this time.
+    detail: String,
+    /// Whether the very same request may succeed later.
+    retryable: bool,
+    /// Also in the header x-request-id.
+    request_id: String,
+}
+
+/// `POST /v1/sessions`.
+#[derive(ToSchema)]
+#[schema(as = NewSession)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct NewSessionSchema {
+    /// A `dep_` id.
+    agent_deployment: String,
+    /// Absent = the newest now; never followed later.
+    agent_deployment_revision_number: Option<u32>,
+    /// Who the session acts as; absent = the caller.
+    principal: Option<String>,
+    /// First events.
+    events: Option<Vec<EventSchema>>,
+    /// Pairs of the caller's.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// What it may spend.
+    budget: Option<BudgetSchema>,
+}
+
+/// What a session may spend.
+#[derive(ToSchema)]
+#[schema(as = Budget)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct BudgetSchema {
+    /// Millionths of the account's currency.
+    cost_micros_max: Option<u64>,
+    /// Input and output tokens together.
+    tokens_max: Option<u64>,
+}
+
+/// `POST /v1/sessions/{id}/events`.
+#[derive(ToSchema)]
+#[schema(as = Events)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct EventsSchema {
+    /// 1 to 100 events.
+    events: Vec<EventSchema>,
+}
+
+/// An event as sent.
+#[derive(ToSchema)]
+#[schema(as = Event)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct EventSchema {
+    /// `user.message`, `user.interrupt`, `user.question_answer`…
+    #[schema(rename = "type")]
+    kind: String,
+    /// An object; at most 1 MiB.
+    #[schema(value_type = Object)]
+    content: serde_json::Value,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Longhaul", description = "A durable runtime for agent sessions."),
+    paths(
+        sessions::create, sessions::list, sessions::show, sessions::erase, sessions::complete,
+        sessions::cancel, sessions::runs, events::submit, events::list, stream::follow,
+        deployments::create, deployments::list, deployments::newest, deployments::create_revision,
+        deployments::list_revisions, deployments::revision, workspaces::create, workspaces::list,
+        runners::enrol, runners::remove, runners::drain, claims::poll, claims::ready,
+        claims::heartbeat, claims::agent_events, claims::inputs, claims::park, claims::settle,
+        claims::release, operations::alive, operations::ready, operations::metrics,
+        operations::openapi,
+    )
+)]
+struct Document;
+
+/// The document.
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ROUTES;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_document_has_every_route_and_no_other() {
+        let json = serde_json::to_value(document()).expect("serialises");
+        assert!(json["openapi"].as_str().is_some_and(|v| v.starts_with("3.1")));
+        let mut documented = BTreeSet::new();
+        for (path, methods) in json["paths"].as_object().expect("paths") {
+            for method in methods.as_object().expect("methods").keys() {
+                documented.insert((path.clone(), method.to_uppercase()));
+            }
+        }
+        let routed: BTreeSet<_> =
+            ROUTES.iter().map(|r| (r.path.to_owned(), r.method.to_owned())).collect();
+        assert_eq!(documented, routed);
+    }
+}

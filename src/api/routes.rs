@@ -1,0 +1,113 @@
+//! Every route, with the scope it needs: one table for the router, the documents and the tests.
+
+use actix_web::http::header::{self, HeaderValue};
+use actix_web::web::{self, ServiceConfig};
+use actix_web::{HttpRequest, HttpResponse};
+use longhaul_actors::code::Code;
+
+use super::problem::{Answered, Failure};
+use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+use crate::auth::Scope;
+
+/// One route.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// The method, upper case.
+    pub method: &'static str,
+    /// The path, with `{parameters}`.
+    pub path: &'static str,
+    /// What a token needs; `None` = no token at all.
+    pub scope: Option<Scope>,
+}
+
+/// What each method of a resource needs.
+pub(super) struct Access(pub(super) &'static [(&'static str, Option<Scope>)]);
+
+macro_rules! routes {
+    ($($path:literal { $($method:ident $name:literal $scope:expr => $handler:path;)+ })+) => {
+        /// Every route.
+        pub const ROUTES: &[Route] = &[
+            $($(Route { method: $name, path: $path, scope: $scope },)+)+
+        ];
+
+        pub(super) fn register(config: &mut ServiceConfig) {
+            $(config.service(
+                web::resource($path)
+                    .app_data(Access(&[$(($name, $scope),)+]))
+                    $(.route(web::$method().to($handler)))+
+                    .default_service(web::to(method_unknown)),
+            );)+
+            config.default_service(web::to(route_unknown));
+        }
+    };
+}
+
+const READ: Option<Scope> = Some(Scope::Read);
+const WRITE: Option<Scope> = Some(Scope::Write);
+const RUN: Option<Scope> = Some(Scope::Run);
+const ADMIN: Option<Scope> = Some(Scope::Admin);
+
+// The router tries them in this order: the busiest come first.
+routes! {
+    "/v1/claims/{token}/events" { post "POST" RUN => claims::call; }
+    "/v1/sessions/{id}/events" {
+        post "POST" WRITE => events::submit;
+        get "GET" READ => events::list;
+    }
+    "/v1/claims/{token}/heartbeat" { post "POST" RUN => claims::call; }
+    "/v1/claims/{token}/inputs" { post "POST" RUN => claims::call; }
+    "/v1/claims/{token}/ready" { post "POST" RUN => claims::call; }
+    "/v1/claims/{token}/park" { post "POST" RUN => claims::call; }
+    "/v1/claims/{token}/settle" { post "POST" RUN => claims::call; }
+    "/v1/claims/{token}/release" { post "POST" RUN => claims::call; }
+    "/v1/runners/{id}/claims" { post "POST" RUN => claims::poll; }
+    "/v1/sessions" {
+        post "POST" WRITE => sessions::create;
+        get "GET" READ => sessions::list;
+    }
+    "/v1/sessions/{id}" {
+        get "GET" READ => sessions::show;
+        delete "DELETE" WRITE => sessions::erase;
+    }
+    "/v1/sessions/{id}/events/stream" { get "GET" READ => stream::follow; }
+    "/v1/sessions/{id}/runs" { get "GET" READ => sessions::runs; }
+    "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
+    "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
+    "/v1/deployments" {
+        post "POST" WRITE => deployments::create;
+        get "GET" READ => deployments::list;
+    }
+    "/v1/deployments/{id}" { get "GET" READ => deployments::newest; }
+    "/v1/deployments/{id}/revisions" {
+        post "POST" WRITE => deployments::create_revision;
+        get "GET" READ => deployments::list_revisions;
+    }
+    "/v1/deployments/{id}/revisions/{revision}" { get "GET" READ => deployments::revision; }
+    "/v1/workspaces" {
+        post "POST" ADMIN => workspaces::create;
+        get "GET" READ => workspaces::list;
+    }
+    "/v1/runners" { post "POST" RUN => runners::enrol; }
+    "/v1/runners/{id}" { delete "DELETE" RUN => runners::remove; }
+    "/v1/runners/{id}/drain" { post "POST" RUN => runners::drain; }
+    "/healthz" { get "GET" None => operations::alive; }
+    "/readyz" { get "GET" None => operations::ready; }
+    "/metrics" { get "GET" ADMIN => operations::metrics; }
+    "/openapi.json" { get "GET" None => operations::openapi; }
+}
+
+async fn route_unknown() -> Answered {
+    Err(Failure(Code::RouteUnknown.into()))
+}
+
+/// The problem is the error; the methods that exist are in `allow`.
+async fn method_unknown(req: HttpRequest) -> HttpResponse {
+    let failure = Failure(Code::MethodUnknown.into());
+    let mut response = HttpResponse::from_error(failure);
+    let methods = req.app_data::<Access>().map_or(&[][..], |a| a.0);
+    let methods: Vec<&str> = methods.iter().map(|(m, _)| *m).collect();
+    if let Ok(allow) = HeaderValue::from_str(&methods.join(", ")) {
+        response.headers_mut().insert(header::ALLOW, allow);
+    }
+    response
+}

@@ -1,0 +1,506 @@
+//! What a deployment revision describes: the agent release with its harness, and the sandbox it
+//! works in. These are the types that runners read from a claim.
+
+use std::collections::BTreeMap;
+
+use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::ids::{HarnessRevision, SandboxRevision};
+use longhaul_actors::session::payload::Usage;
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+/// Longest `max_duration_seconds`: one week.
+pub const MAX_DURATION_S_MAX: u64 = 7 * 24 * 3_600;
+/// Bytes of `instructions`.
+pub const INSTRUCTIONS_BYTES_MAX: usize = 256 << 10;
+/// Steps of one script.
+pub const STEPS_MAX: usize = 10_000;
+/// Words of a `process` command, and variables of its environment.
+pub const COMMAND_WORDS_MAX: usize = 256;
+/// Longest sleep of one script step, milliseconds.
+pub const SLEEP_MS_MAX: u64 = 24 * 3_600_000;
+
+/// The agent release: what the agent is told, and what drives it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// Given to the harness as they stand.
+    #[serde(default)]
+    pub instructions: String,
+    /// What turns inputs into events.
+    pub harness: Harness,
+}
+
+/// What turns inputs into events. On the wire an object with `kind` and the fields of that kind.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Harness {
+    /// Fixed steps, without a model.
+    Script(ScriptProfile),
+    /// A program that speaks the claim protocol over its standard streams.
+    Process(ProcessProfile),
+    /// A runner of the host's, elsewhere.
+    External(ExternalProfile),
+    /// A harness that the host registered when it opened the runtime.
+    #[serde(untagged)]
+    Host(HostProfile),
+}
+
+/// When checkpoints are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointMode {
+    /// Never.
+    #[default]
+    Off,
+}
+
+/// `script`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScriptProfile {
+    /// Run in order, once per run. Each has one field: `say`, `exec`, `write`, `tool`, `sleep_ms`,
+    /// `question`, `approval`, `custom_tool`, `usage` or `fail`.
+    #[schema(value_type = Vec<Object>)]
+    pub steps: Vec<Step>,
+    /// When checkpoints are taken.
+    #[serde(default)]
+    pub checkpoint: CheckpointMode,
+}
+
+/// `process`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessProfile {
+    /// Program and arguments; started with the sandbox root as its folder.
+    pub command: Vec<String>,
+    /// Variables added to its environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// When checkpoints are taken.
+    #[serde(default)]
+    pub checkpoint: CheckpointMode,
+}
+
+/// `external`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalProfile {
+    /// For the host's runner alone; not read here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub config: Option<Box<RawValue>>,
+    /// When checkpoints are taken.
+    #[serde(default)]
+    pub checkpoint: CheckpointMode,
+}
+
+/// A harness of the host's own, by the kind it registered.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostProfile {
+    /// The registered kind.
+    pub kind: String,
+    /// For that harness alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub config: Option<Box<RawValue>>,
+}
+
+impl<'de> Deserialize<'de> for Harness {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let raw = <Box<RawValue>>::deserialize(d)?;
+        read_harness(raw.get()).map_err(D::Error::custom)
+    }
+}
+
+/// Chooses by `kind` first, so that an unknown field is named together with its kind. `kind` is
+/// taken out before the rest is read; values that are passed on keep their bytes.
+fn read_harness(json: &str) -> Result<Harness, serde_json::Error> {
+    let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(json)?;
+    let kind = fields
+        .remove("kind")
+        .ok_or_else(|| serde_json::Error::custom("missing field `kind` of the harness"))?;
+    let kind: String = serde_json::from_str(kind.get())?;
+    if !matches!(kind.as_str(), "script" | "process" | "external") {
+        fields.insert("kind".to_owned(), serde_json::value::to_raw_value(&kind)?);
+    }
+    let rest = serde_json::to_string(&fields)?;
+    match kind.as_str() {
+        "script" => serde_json::from_str(&rest).map(Harness::Script),
+        "process" => serde_json::from_str(&rest).map(Harness::Process),
+        "external" => serde_json::from_str(&rest).map(Harness::External),
+        _ => serde_json::from_str(&rest).map(Harness::Host),
+    }
+}
+
+impl Harness {
+    /// Its kind on the wire.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Script(_) => "script",
+            Self::Process(_) => "process",
+            Self::External(_) => "external",
+            Self::Host(h) => &h.kind,
+        }
+    }
+}
+
+/// One step of a script: an object with one field.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Says a text (`{{input}}` = the texts of the inputs taken).
+    Say(String),
+    /// Runs a shell command in the sandbox, as tool `bash`.
+    Exec(String),
+    /// Writes a file of the sandbox.
+    Write(WriteStep),
+    /// A recorded call: nothing is executed.
+    Tool(ToolStep),
+    /// Waits, milliseconds.
+    SleepMs(u64),
+    /// Asks people; parks, compute released. The content of `agent.question`.
+    Question(Box<RawValue>),
+    /// Asks for an approval; parks, compute released.
+    Approval(ApprovalStep),
+    /// Calls a tool of the caller's; parks, compute held.
+    CustomTool(CustomToolStep),
+    /// Takes a checkpoint where there are checkpoints.
+    Checkpoint(CheckpointStep),
+    /// Records usage.
+    Usage(Usage),
+    /// Settles the run as failed, with this message.
+    Fail(String),
+}
+
+/// `{checkpoint: {}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointStep {}
+
+/// `{write: {path, text}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteStep {
+    /// Relative to the sandbox root.
+    pub path: String,
+    /// The whole content.
+    pub text: String,
+}
+
+/// `{tool: {name, input, result}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolStep {
+    /// The tool.
+    pub name: String,
+    /// Its input, any JSON.
+    pub input: Box<RawValue>,
+    /// What it answered, any JSON.
+    pub result: Box<RawValue>,
+}
+
+/// `{approval: {tool, input}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalStep {
+    /// The tool that would be called.
+    pub tool: String,
+    /// Its input, any JSON.
+    pub input: Box<RawValue>,
+}
+
+/// `{custom_tool: {name, input}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CustomToolStep {
+    /// The tool.
+    pub name: String,
+    /// Its input, any JSON.
+    pub input: Box<RawValue>,
+}
+
+/// Where the tools of an agent act.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxProfile {
+    /// `dir`, `none`, or one that the host registered.
+    pub provider: String,
+    /// Longest working time of one attempt after its start-up, seconds (1 to one week).
+    pub max_duration_seconds: u64,
+    /// How commands must be isolated; absent = as the runner is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Bounds of one command.
+    pub limits: SandboxLimits,
+}
+
+impl Default for SandboxProfile {
+    fn default() -> Self {
+        Self {
+            provider: "dir".to_owned(),
+            max_duration_seconds: 3_600,
+            isolation: None,
+            limits: SandboxLimits::default(),
+        }
+    }
+}
+
+/// How commands of a sandbox are kept from the rest of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Isolated, or not run at all.
+    Required,
+    /// Isolated where the machine can.
+    #[default]
+    Preferred,
+    /// Not isolated.
+    None,
+}
+
+/// Bounds of one command in a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxLimits {
+    /// Output that is kept of one command, bytes (1 to 512 KiB).
+    pub output_bytes_max: u64,
+    /// Memory of one command with all its children, bytes (at least 16 MiB).
+    pub memory_bytes_max: u64,
+    /// Run time of one command, seconds (1 to one day).
+    pub command_s_max: u64,
+}
+
+impl Default for SandboxLimits {
+    fn default() -> Self {
+        Self { output_bytes_max: 128 << 10, memory_bytes_max: 1 << 30, command_s_max: 300 }
+    }
+}
+
+/// The kinds that can run here.
+#[derive(Debug, Clone, Default)]
+pub struct Kinds {
+    /// Harness kinds that the host registered, beside `script`, `process` and `external`.
+    pub harnesses: Vec<String>,
+    /// Sandbox providers that the host registered, beside `dir` and `none`.
+    pub providers: Vec<String>,
+}
+
+fn invalid(detail: impl Into<String>) -> Rejection {
+    Rejection::new(Code::DeploymentInvalid, detail)
+}
+
+impl Release {
+    /// Whether it can run at all.
+    ///
+    /// # Errors
+    /// `deployment.invalid`, naming the field.
+    pub fn check(&self, kinds: &Kinds) -> Result<(), Rejection> {
+        if self.instructions.len() > INSTRUCTIONS_BYTES_MAX {
+            return Err(invalid(format!(
+                "release.instructions has more than {INSTRUCTIONS_BYTES_MAX} bytes"
+            )));
+        }
+        match &self.harness {
+            Harness::Script(s) => s.check(),
+            Harness::Process(p) => p.check(),
+            Harness::External(_) => Ok(()),
+            Harness::Host(h) if kinds.harnesses.contains(&h.kind) => Ok(()),
+            Harness::Host(h) => Err(invalid(format!(
+                "release.harness.kind {:?} is not one of script, process, external{}",
+                h.kind,
+                kinds.harnesses.iter().map(|k| format!(", {k}")).collect::<String>()
+            ))),
+        }
+    }
+}
+
+impl ScriptProfile {
+    fn check(&self) -> Result<(), Rejection> {
+        if self.steps.is_empty() || self.steps.len() > STEPS_MAX {
+            return Err(invalid(format!("release.harness.steps has 1 to {STEPS_MAX} steps")));
+        }
+        self.steps.iter().enumerate().try_for_each(|(i, step)| {
+            step.check().map_err(|e| invalid(format!("release.harness.steps[{i}]: {e}")))
+        })
+    }
+}
+
+impl Step {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Exec(c) if c.trim().is_empty() => Err("exec is empty".into()),
+            Self::Exec(c) if c.contains('\0') => Err("exec has a NUL".into()),
+            Self::Write(w) => check_path(&w.path),
+            Self::Tool(t) if t.name.is_empty() => Err("tool.name is empty".into()),
+            Self::CustomTool(t) if t.name.is_empty() => Err("custom_tool.name is empty".into()),
+            Self::Approval(a) if a.tool.is_empty() => Err("approval.tool is empty".into()),
+            Self::Question(q) if !q.get().trim_start().starts_with('{') => {
+                Err("question is an object".into())
+            }
+            Self::SleepMs(ms) if *ms > SLEEP_MS_MAX => {
+                Err(format!("sleep_ms is at most {SLEEP_MS_MAX}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The form of a path; whether it stays inside is decided again when it is opened.
+fn check_path(path: &str) -> Result<(), String> {
+    let bad = path.is_empty()
+        || path.starts_with('/')
+        || path.contains('\0')
+        || path.split('/').any(|part| part == "..");
+    if bad { Err("write.path is relative to the sandbox root, without `..`".into()) } else { Ok(()) }
+}
+
+impl ProcessProfile {
+    fn check(&self) -> Result<(), Rejection> {
+        let program = self.command.first().is_some_and(|p| !p.is_empty());
+        let words = self.command.len() <= COMMAND_WORDS_MAX;
+        if !program || !words || self.command.iter().any(|w| w.contains('\0')) {
+            return Err(invalid(format!(
+                "release.harness.command is a program and up to {} arguments, without NUL",
+                COMMAND_WORDS_MAX - 1
+            )));
+        }
+        let name = |k: &str| !k.is_empty() && !k.contains(['=', '\0']);
+        let env = self.env.iter().all(|(k, v)| name(k) && !v.contains('\0'));
+        if !env || self.env.len() > COMMAND_WORDS_MAX {
+            return Err(invalid("release.harness.env has bad names or values"));
+        }
+        Ok(())
+    }
+}
+
+impl SandboxProfile {
+    /// Whether it can be made at all.
+    ///
+    /// # Errors
+    /// `deployment.invalid`, naming the field.
+    pub fn check(&self, kinds: &Kinds) -> Result<(), Rejection> {
+        let known = matches!(self.provider.as_str(), "dir" | "none");
+        if !known && !kinds.providers.contains(&self.provider) {
+            return Err(invalid(format!(
+                "sandbox.provider {:?} is not one of dir, none{}",
+                self.provider,
+                kinds.providers.iter().map(|k| format!(", {k}")).collect::<String>()
+            )));
+        }
+        let between = |field: &str, value: u64, min: u64, max: u64| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(invalid(format!("sandbox.{field} is {min} to {max}")))
+            }
+        };
+        let limits = &self.limits;
+        between("max_duration_seconds", self.max_duration_seconds, 1, MAX_DURATION_S_MAX)?;
+        between("limits.output_bytes_max", limits.output_bytes_max, 1, 512 << 10)?;
+        between("limits.memory_bytes_max", limits.memory_bytes_max, 16 << 20, 1 << 40)?;
+        between("limits.command_s_max", limits.command_s_max, 1, 86_400)
+    }
+
+    /// The id of this profile: the same content has the same id.
+    pub fn revision(&self) -> SandboxRevision {
+        SandboxRevision(digest("longhaul sandbox profile v1", self))
+    }
+}
+
+impl Harness {
+    /// The id of this profile: the same content has the same id.
+    pub fn revision(&self) -> HarnessRevision {
+        HarnessRevision(digest("longhaul harness profile v1", self))
+    }
+}
+
+/// Digest of the stored form: fields in the order of the types, defaults written out.
+fn digest(context: &str, profile: &impl Serialize) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_derive_key(context);
+    // Plain structs and checked raw JSON: serialising them has no failing case.
+    hasher.update(&serde_json::to_vec(profile).unwrap_or_default());
+    let mut out = [0; 16];
+    hasher.finalize_xof().fill(&mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(json: &str) -> Result<Release, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    #[test]
+    fn every_kind_round_trips() {
+        for json in [
+            r#"{"instructions":"x","harness":{"kind":"script","steps":[{"say":"hi"},{"exec":"ls"},{"write":{"path":"a","text":"b"}},{"tool":{"name":"t","input":{"n":1e400},"result":"\u0000"}},{"sleep_ms":3},{"question":{}},{"approval":{"tool":"t","input":[]}},{"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3}},{"fail":"no"}]}}"#,
+            r#"{"harness":{"kind":"process","command":["a","b"],"env":{"K":"v"}}}"#,
+            r#"{"harness":{"kind":"external","config":{"z":1,"a":1.50}}}"#,
+            r#"{"harness":{"kind":"mine","config":7}}"#,
+        ] {
+            let read = release(json).expect(json);
+            let again = serde_json::to_string(&read).expect("serialises");
+            let twice = release(&again).expect(&again);
+            assert_eq!(serde_json::to_string(&twice).expect("serialises"), again);
+            assert_eq!(read.harness.revision(), twice.harness.revision());
+            let kinds = Kinds { harnesses: vec!["mine".into()], providers: vec![] };
+            read.check(&kinds).expect(json);
+        }
+    }
+
+    #[test]
+    fn values_passed_on_keep_their_bytes() {
+        let read = release(r#"{"harness":{"kind":"script","steps":[{"tool":{"name":"t","input":{"n": 1.50},"result":"\ud83d\ude00"}}]}}"#)
+            .expect("valid");
+        let stored = serde_json::to_string(&read).expect("serialises");
+        assert!(stored.contains(r#"{"n": 1.50}"#) && stored.contains(r#""\ud83d\ude00""#));
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused() {
+        for json in [
+            r#"{"harness":{"kind":"script","steps":[]}}"#,
+            r#"{"harness":{"kind":"script","steps":[{"exec":" "}]}}"#,
+            r#"{"harness":{"kind":"script","steps":[{"write":{"path":"../x","text":""}}]}}"#,
+            r#"{"harness":{"kind":"script","steps":[{"question":7}]}}"#,
+            r#"{"harness":{"kind":"process","command":[]}}"#,
+            r#"{"harness":{"kind":"process","command":["a"],"env":{"A=B":""}}}"#,
+            r#"{"harness":{"kind":"nothing"}}"#,
+        ] {
+            let refused = release(json).expect(json).check(&Kinds::default());
+            assert_eq!(refused.expect_err(json).code, Code::DeploymentInvalid);
+        }
+        for json in [
+            r#"{"harness":{"steps":[]}}"#,
+            r#"{"harness":{"kind":"script"}}"#,
+            r#"{"harness":{"kind":"script","steps":[{"nothing":1}]}}"#,
+            r#"{"harness":{"kind":"script","steps":[{"say":"a","fail":"b"}]}}"#,
+            r#"{"harness":{"kind":"external","extra":1}}"#,
+        ] {
+            assert!(release(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn sandbox_bounds() {
+        let profile = |json: &str| serde_json::from_str::<SandboxProfile>(json);
+        let check = |json: &str| profile(json).expect(json).check(&Kinds::default());
+        assert!(check(r#"{"provider":"none","max_duration_seconds":1}"#).is_ok());
+        for bad in [
+            r#"{"provider":"vm"}"#,
+            r#"{"max_duration_seconds":0}"#,
+            r#"{"max_duration_seconds":604801}"#,
+            r#"{"limits":{"output_bytes_max":0}}"#,
+            r#"{"limits":{"command_s_max":0}}"#,
+        ] {
+            assert_eq!(check(bad).expect_err(bad).code, Code::DeploymentInvalid);
+        }
+        let (a, b) = (profile("{}"), profile(r#"{"max_duration_seconds":5}"#));
+        assert_ne!(a.expect("valid").revision(), b.expect("valid").revision());
+    }
+}

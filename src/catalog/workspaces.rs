@@ -1,0 +1,234 @@
+//! Workspaces and their retention policy.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use bincode::{Decode, Encode};
+use futures_util::FutureExt;
+use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::codec;
+use longhaul_actors::ids::WorkspaceId;
+use longhaul_actors::rows;
+use longhaul_actors::session::command::ReceiptKey;
+use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::time::rfc3339;
+use longhaul_storage::{Condition, Order, PageLimit, RowChange};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::Catalog;
+use super::deployments::{NAME_BYTES_MAX, Page};
+use super::store::{Plan, Stored, decode};
+
+/// Longest life of a checkpoint, seconds.
+pub const CHECKPOINT_TTL_S_MAX: u64 = 30 * 24 * 3_600;
+/// Ids kept in memory.
+const CACHE_LEN_MAX: usize = 10_000;
+
+/// `POST /v1/workspaces`.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWorkspace {
+    /// For people.
+    pub name: String,
+    /// How long things are kept.
+    #[serde(default)]
+    pub policy: Map<String, Value>,
+}
+
+/// A workspace, as stored.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+struct WorkspaceRow {
+    name: String,
+    created_by: String,
+    created_at_ms: i64,
+}
+
+/// Workspaces known to exist: they are never removed.
+#[derive(Default)]
+pub(crate) struct Cache(Mutex<HashSet<WorkspaceId>>);
+
+/// Refuses values that mean nothing first, then those that this version cannot keep.
+fn check_policy(policy: &Map<String, Value>) -> Result<(), Rejection> {
+    let invalid = |detail: String| Rejection::new(Code::PolicyInvalid, detail);
+    let mut unsupported = None;
+    for (field, value) in policy {
+        let means_something = match field.as_str() {
+            "checkpoint_ttl_s" => {
+                value.as_u64().is_some_and(|s| (1..=CHECKPOINT_TTL_S_MAX).contains(&s))
+            }
+            "content_ttl_s" => value.as_u64().is_some_and(|s| s > 0),
+            "zero_data_retention" => value.is_boolean(),
+            _ => {
+                let detail = format!("policy has no field `{field}`");
+                return Err(Rejection::new(Code::FieldUnknown, detail));
+            }
+        };
+        if !means_something {
+            return Err(invalid(format!(
+                "policy.{field}: checkpoint_ttl_s is 1 to {CHECKPOINT_TTL_S_MAX}, content_ttl_s \
+                 at least 1, zero_data_retention true or false"
+            )));
+        }
+        if *value != Value::Bool(false) {
+            unsupported = Some(field.clone());
+        }
+    }
+    unsupported.map_or(Ok(()), |field| {
+        let detail = format!("policy.{field} cannot be kept by this version");
+        Err(Rejection::new(Code::PolicyUnsupported, detail))
+    })
+}
+
+fn shown(id: WorkspaceRef, row: &WorkspaceRow) -> Value {
+    json!({
+        "id": id,
+        "name": row.name,
+        "policy": { "zero_data_retention": false },
+        "created_at": rfc3339(row.created_at_ms),
+    })
+}
+
+impl Catalog {
+    /// Makes a workspace.
+    ///
+    /// # Errors
+    /// `workspace.policy_invalid`, `workspace.policy_unsupported`, and those of a write.
+    pub async fn create_workspace(
+        &self,
+        by: &str,
+        new: &NewWorkspace,
+        receipt: Option<ReceiptKey>,
+    ) -> Result<Stored, Rejection> {
+        if new.name.is_empty() || new.name.len() > NAME_BYTES_MAX {
+            let detail = format!("name has 1 to {NAME_BYTES_MAX} bytes");
+            return Err(Rejection::new(Code::FieldInvalid, detail));
+        }
+        check_policy(&new.policy)?;
+        let store = &self.store;
+        let plan = || {
+            let planned = async {
+                let id = WorkspaceId(store.uuid());
+                let row = WorkspaceRow {
+                    name: new.name.clone(),
+                    created_by: by.to_owned(),
+                    created_at_ms: store.now_ms(),
+                };
+                let key = rows::workspace(id);
+                Ok(Plan {
+                    conditions: vec![(key.clone(), Condition::Absent)],
+                    rows: vec![RowChange::Put(key, codec::encode(&row))],
+                    status: 201,
+                    body: shown(WorkspaceRef(id), &row),
+                    once: None,
+                })
+            };
+            planned.boxed()
+        };
+        self.store.write(receipt, plan).await
+    }
+
+    /// Refuses a workspace that does not exist.
+    ///
+    /// # Errors
+    /// `workspace.not_found`.
+    pub async fn need_workspace(&self, workspace: WorkspaceRef) -> Result<(), Rejection> {
+        if workspace == WorkspaceRef::DEFAULT || self.known(workspace.0) {
+            return Ok(());
+        }
+        let row = self.store.row(rows::workspace(workspace.0)).await?;
+        row.ok_or(Code::WorkspaceNotFound)?;
+        let mut known = self.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CACHE_LEN_MAX {
+            known.clear();
+        }
+        known.insert(workspace.0);
+        Ok(())
+    }
+
+    fn known(&self, id: WorkspaceId) -> bool {
+        self.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    /// One workspace.
+    ///
+    /// # Errors
+    /// `workspace.not_found`.
+    pub async fn workspace(&self, workspace: WorkspaceRef) -> Result<Value, Rejection> {
+        if workspace == WorkspaceRef::DEFAULT {
+            return Ok(default_workspace());
+        }
+        let row = self.store.row(rows::workspace(workspace.0)).await?;
+        Ok(shown(workspace, &decode(&row.ok_or(Code::WorkspaceNotFound)?)?))
+    }
+
+    /// Every workspace by id; the first page starts with `default`.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub async fn list_workspaces(
+        &self,
+        after: Option<WorkspaceId>,
+        limit: usize,
+    ) -> Result<Page<WorkspaceId>, Rejection> {
+        let from = after.map(rows::workspace);
+        let bound = PageLimit { items_max: limit + 1, bytes_max: 4 << 20 };
+        let table = rows::table(rows::WORKSPACE);
+        let read = self.store.read(move |v| v.rows(&table, from.as_deref(), Order::Asc, bound));
+        let mut found = read.await?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let mut items = Vec::with_capacity(found.len() + 1);
+        items.extend(after.is_none().then(default_workspace));
+        let mut last = None;
+        for (key, value) in &found {
+            let Some(id) = key.last_chunk().map(|id| WorkspaceId(*id)) else { continue };
+            items.push(shown(WorkspaceRef(id), &decode(value)?));
+            last = Some(id);
+        }
+        Ok(Page { items, next: last.filter(|_| more) })
+    }
+}
+
+fn default_workspace() -> Value {
+    json!({
+        "id": "default",
+        "name": "default",
+        "policy": { "zero_data_retention": false },
+        "created_at": null,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_values_come_before_unsupported_ones() {
+        let check = |json: &str| {
+            check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code)
+        };
+        assert_eq!(check("{}"), Ok(()));
+        assert_eq!(check(r#"{"zero_data_retention":false}"#), Ok(()));
+        for bad in [
+            r#"{"checkpoint_ttl_s":0}"#,
+            r#"{"checkpoint_ttl_s":2592001}"#,
+            r#"{"checkpoint_ttl_s":-1}"#,
+            r#"{"checkpoint_ttl_s":"1"}"#,
+            r#"{"content_ttl_s":0}"#,
+            r#"{"zero_data_retention":1}"#,
+            r#"{"checkpoint_ttl_s":60,"zero_data_retention":null}"#,
+        ] {
+            assert_eq!(check(bad), Err(Code::PolicyInvalid), "{bad}");
+        }
+        for later in [
+            r#"{"checkpoint_ttl_s":2592000}"#,
+            r#"{"content_ttl_s":1}"#,
+            r#"{"zero_data_retention":true}"#,
+        ] {
+            assert_eq!(check(later), Err(Code::PolicyUnsupported), "{later}");
+        }
+        assert_eq!(check(r#"{"ttl":1}"#), Err(Code::FieldUnknown));
+    }
+}

@@ -1,0 +1,338 @@
+//! One attempt: what a harness works with, and the way from claim to settlement.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use longhaul_actors::env::Door;
+use serde_json::{Map, Value, json};
+use tokio::sync::{OnceCell, watch};
+use tracing::Instrument;
+
+use super::calls::{CallError, Calls};
+use super::harness::{End, Failure, Harness, Settlement};
+use super::protocol::{CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery};
+use super::sandbox::{Sandbox, SandboxRequest};
+use super::settings::RunnerConfig;
+use super::worker::Registry;
+
+/// Pause before a page of the log is asked for again.
+const READ_RETRY: Duration = Duration::from_millis(250);
+
+/// What a park led to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Parked {
+    /// It waits. With compute held, poll [`Attempt::inputs`]; released, the attempt is over.
+    Waiting,
+    /// Everything was in already: nothing was parked, these are the answers.
+    Ready(Vec<Value>),
+}
+
+/// Whether a parked run keeps its sandbox and its claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compute {
+    /// Yes, for `runs.waiting_hold_s_max` at most.
+    Held,
+    /// No: a continuation run goes on.
+    Released,
+}
+
+/// One attempt, as its harness sees it.
+#[derive(Debug)]
+pub struct Attempt {
+    claim: Claim,
+    calls: Calls,
+    sandbox: Box<dyn Sandbox>,
+    api: Arc<dyn ClaimApi>,
+    door: Door,
+    config: Arc<RunnerConfig>,
+    ready: OnceCell<()>,
+}
+
+impl Attempt {
+    /// The claim: inputs, resume plan, deployment revision.
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Where tools act.
+    pub fn sandbox(&self) -> &dyn Sandbox {
+        &*self.sandbox
+    }
+
+    /// Clocks; the only ones a harness should use.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// The runner's settings.
+    pub fn config(&self) -> &RunnerConfig {
+        &self.config
+    }
+
+    /// Says that the harness is ready. Only the first call does.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn ready(&self) -> Result<(), CallError> {
+        let say = || async {
+            self.call("ready", Duration::ZERO, Map::new())
+                .await
+                .map(drop)
+        };
+        self.ready.get_or_try_init(say).await?;
+        Ok(())
+    }
+
+    /// Appends events (type and content), all or none, once; gives back their ids.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn events(&self, events: Vec<(&str, Value)>) -> Result<Vec<String>, CallError> {
+        let list: Vec<_> = events
+            .into_iter()
+            .map(|(kind, content)| json!({"type": kind, "content": content}))
+            .collect();
+        let body = Map::from_iter([("events".to_owned(), Value::Array(list))]);
+        let answer = self.call("events", Duration::ZERO, body).await?;
+        let written = answer.body.get("events").and_then(Value::as_array);
+        let ids = written
+            .into_iter()
+            .flatten()
+            .filter_map(|e| e.get("id")?.as_str());
+        Ok(ids.map(str::to_owned).collect())
+    }
+
+    /// Appends one event; gives back its id.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn event(&self, kind: &str, content: Value) -> Result<String, CallError> {
+        self.events(vec![(kind, content)])
+            .await
+            .map(|ids| ids.into_iter().next().unwrap_or_default())
+    }
+
+    /// Takes what arrived meanwhile; waits at most `wait` for the first.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn inputs(&self, wait: Duration) -> Result<Vec<Value>, CallError> {
+        let answer = self.call("inputs", wait, Map::new()).await?;
+        Ok(inputs_of(&answer.body))
+    }
+
+    /// Waits for things outside: `{"question_id": …}`, `{"approval_id": …}`,
+    /// `{"tool_use_id": …}`, `{"signal": …, "timeout_ms"?: …}`, `{"budget": true}`.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn park(
+        &self,
+        waiting_on: Vec<Value>,
+        compute: Compute,
+    ) -> Result<Parked, CallError> {
+        let compute = match compute {
+            Compute::Held => "held",
+            Compute::Released => "released",
+        };
+        let body = Map::from_iter([
+            ("waiting_on".to_owned(), Value::Array(waiting_on)),
+            ("compute".to_owned(), json!(compute)),
+        ]);
+        let answer = self.call("park", Duration::ZERO, body).await?;
+        let ready = answer.body.get("state").and_then(Value::as_str) == Some("ready");
+        Ok(if ready {
+            Parked::Ready(inputs_of(&answer.body))
+        } else {
+            Parked::Waiting
+        })
+    }
+
+    /// Any call of the claim protocol.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call(
+        &self,
+        verb: &str,
+        wait: Duration,
+        body: Map<String, Value>,
+    ) -> Result<CallAnswer, CallError> {
+        self.calls.call(verb, wait, body).await
+    }
+
+    /// The longest that one call may wait without the lease being in danger.
+    pub fn wait_max(&self) -> Duration {
+        self.calls.beat().min(Duration::from_secs(5))
+    }
+
+    /// A page of this session's log. Asks again while the server cannot be reached.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn page(&self, query: EventsQuery) -> Result<EventsPage, Failure> {
+        loop {
+            match self.api.events(query.clone()).await {
+                Ok(page) => return Ok(page),
+                Err(e) if e.is_transient() => {
+                    // Bounded by the claim: when it is lost, this future is dropped.
+                    self.door
+                        .clock
+                        .sleep_until(self.door.clock.mono() + READ_RETRY)
+                        .await;
+                }
+                Err(e) => return Err(Failure::run("harness.log_unreadable", e.to_string())),
+            }
+        }
+    }
+}
+
+fn inputs_of(body: &Value) -> Vec<Value> {
+    body.get("inputs")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// What all attempts of a worker share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) api: Arc<dyn ClaimApi>,
+    pub(super) registry: Registry,
+    pub(super) config: Arc<RunnerConfig>,
+    pub(super) door: Door,
+}
+
+/// Works on a claim until it is settled, given back or lost.
+pub(super) async fn drive(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<bool>) {
+    let span = tracing::info_span!(
+        "attempt",
+        session = %claim.session_id, run = %claim.run_id, attempt = claim.attempt
+    );
+    drive_in_span(shared, claim, stop).instrument(span).await;
+}
+
+async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<bool>) {
+    let calls = Calls::new(Arc::clone(&shared.api), shared.door.clone(), &claim);
+    let (harness, sandbox) = match prepare(&shared, &claim).await {
+        Ok(both) => both,
+        Err(failure) => return say_failure(&calls, failure).await,
+    };
+    let attempt = Attempt {
+        claim,
+        calls,
+        sandbox,
+        api: Arc::clone(&shared.api),
+        door: shared.door.clone(),
+        config: Arc::clone(&shared.config),
+        ready: OnceCell::new(),
+    };
+    let end = work(&*harness, &attempt, stop).await;
+    // The claim is kept alive while the sandbox goes; the run settles only after it is gone.
+    tokio::select! {
+        () = attempt.sandbox.release() => {}
+        () = attempt.calls.keep_alive() => {}
+    }
+    match end {
+        Ok(end) => say_end(&attempt.calls, end).await,
+        Err(failure) => say_failure(&attempt.calls, failure).await,
+    }
+}
+
+type Prepared = (Arc<dyn Harness>, Box<dyn Sandbox>);
+
+async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Failure> {
+    let kind = claim
+        .harness()
+        .get("kind")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let harness = shared.registry.harness(kind).ok_or_else(|| {
+        Failure::run(
+            "harness.unknown",
+            format!("this runner drives no harness {kind:?}"),
+        )
+    })?;
+    let kind = claim
+        .sandbox()
+        .get("provider")
+        .and_then(Value::as_str)
+        .unwrap_or("none");
+    let provider = shared.registry.provider(kind).ok_or_else(|| {
+        Failure::run(
+            "sandbox.unsupported",
+            format!("this runner has no sandbox provider {kind:?}"),
+        )
+    })?;
+    let request = SandboxRequest {
+        session_id: claim.session_id.clone(),
+        run_id: claim.run_id.clone(),
+        attempt: claim.attempt,
+        profile: claim.sandbox().clone(),
+        resume: claim.resume.clone(),
+    };
+    // Bounded by the start-up deadline: the server gives the run to somebody else after it.
+    let sandbox = provider.create(request).await?;
+    Ok((harness, sandbox))
+}
+
+async fn work(
+    harness: &dyn Harness,
+    attempt: &Attempt,
+    mut stop: watch::Receiver<bool>,
+) -> Result<End, Failure> {
+    let run = AssertUnwindSafe(harness.run(attempt)).catch_unwind();
+    tokio::select! {
+        // In this order: what the harness has just finished is not thrown away.
+        biased;
+        end = run => end.unwrap_or_else(|_| {
+            Err(Failure::run("harness.panicked", "the harness panicked; see the runner's log"))
+        }),
+        reason = attempt.calls.lost() => Err(Failure::Lost(reason)),
+        _ = stop.wait_for(|stop| *stop) => Ok(End::Release),
+        () = attempt.calls.keep_alive() => Err(Failure::Lost("unreachable".to_owned())),
+    }
+}
+
+async fn say_end(calls: &Calls, end: End) {
+    match end {
+        End::Settle(Settlement(body)) => settle(calls, body).await,
+        End::Release => {
+            if let Err(error) = calls.last_call("release").await {
+                tracing::info!(%error, "the attempt could not be given back");
+            }
+        }
+        End::Over => {}
+    }
+}
+
+async fn say_failure(calls: &Calls, failure: Failure) {
+    match failure {
+        Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
+        Failure::Run { code, message } => {
+            tracing::info!(code, message, "the run failed");
+            settle(calls, Settlement::failed(&code, &message).0).await;
+        }
+    }
+}
+
+async fn settle(calls: &Calls, body: Map<String, Value>) {
+    match calls.call("settle", Duration::ZERO, body).await {
+        Ok(_) => {}
+        Err(CallError::Lost(reason)) => {
+            tracing::info!(reason, "the claim was lost before it settled")
+        }
+        Err(CallError::Refused(problem)) => {
+            tracing::warn!(
+                code = problem.code,
+                detail = problem.detail,
+                "the settlement was refused"
+            );
+            let text = format!("{}: {}", problem.code, problem.detail);
+            let failed = Settlement::failed("harness.settlement_refused", &text).0;
+            let _ = calls.call("settle", Duration::ZERO, failed).await;
+        }
+    }
+}

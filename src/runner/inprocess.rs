@@ -1,0 +1,166 @@
+//! The claim protocol without a network: the server is this process.
+
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
+use longhaul_actors::engine::EventQuery;
+use longhaul_actors::ids::{RunnerId, SessionId};
+use longhaul_actors::session::event::EventType;
+use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_storage::Order;
+use serde_json::Value;
+
+use super::protocol::{ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem};
+use crate::runtime::Runtime;
+
+/// The runtime of this process, as its own runner sees it.
+pub(super) struct InProcess {
+    runtime: Runtime,
+    id: RunnerId,
+    capacity: u32,
+}
+
+impl std::fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InProcess")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl InProcess {
+    pub(super) fn new(runtime: Runtime, id: RunnerId, capacity: u32) -> Self {
+        Self {
+            runtime,
+            id,
+            capacity,
+        }
+    }
+
+    async fn poll(&self, max: usize, wait: Duration) -> Result<Vec<Value>, Rejection> {
+        let grants = self.runtime.claims(self.id, max, wait).await?;
+        let mut claims = Vec::with_capacity(grants.len());
+        let mut unreadable = None;
+        for grant in grants {
+            match self.runtime.claim_json(&grant).await {
+                Ok(json) => {
+                    grant.confirm.delivered();
+                    claims.push(json);
+                }
+                // Dropped here, the grant goes back to the queue.
+                Err(reason) => unreadable = Some(reason),
+            }
+        }
+        match unreadable {
+            Some(reason) if claims.is_empty() => Err(reason),
+            _ => Ok(claims),
+        }
+    }
+
+    async fn page(&self, query: EventsQuery) -> Result<EventsPage, Rejection> {
+        let invalid =
+            |e: longhaul_actors::ids::IdError| Rejection::new(Code::IdInvalid, e.to_string());
+        let session = SessionId::parse(&query.session_id).map_err(invalid)?;
+        let workspace = query
+            .workspace
+            .as_deref()
+            .map(WorkspaceRef::parse)
+            .transpose();
+        let workspace = workspace.map_err(invalid)?.unwrap_or(WorkspaceRef::DEFAULT);
+        let types: Vec<_> = query
+            .types
+            .iter()
+            .filter_map(|t| EventType::parse(t))
+            .collect();
+        let (after, before, order) = match query.cursor {
+            Cursor::After(after) => (Some(after), None, Order::Asc),
+            Cursor::Before(before) => (None, before, Order::Desc),
+        };
+        let types = (!types.is_empty()).then_some(types);
+        let query = EventQuery {
+            after,
+            before,
+            order,
+            limit: query.limit,
+            types,
+        };
+        let page = self
+            .runtime
+            .engine()
+            .events(workspace, session, query)
+            .await?;
+        let read = |bytes: &bytes::Bytes| {
+            serde_json::from_slice(bytes).map_err(|e| Rejection::new(Code::Internal, e.to_string()))
+        };
+        let events = page.events.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(EventsPage {
+            events,
+            next: page.next_after,
+        })
+    }
+}
+
+fn refused(rejection: Rejection) -> ApiError {
+    let info = rejection.code.info();
+    ApiError::Refused(Box::new(Problem {
+        status: info.status,
+        code: info.code.to_owned(),
+        detail: rejection.detail,
+        retryable: rejection.code.is_retryable(),
+        extras: rejection.extras,
+    }))
+}
+
+impl ClaimApi for InProcess {
+    fn enrol(&self) -> BoxFuture<'_, Result<(), ApiError>> {
+        async {
+            let info = RunnerInfo {
+                id: self.id,
+                targets: vec![RunnerTarget::AnyInternal],
+                workspaces: Workspaces::All,
+                capacity: self.capacity,
+                draining: false,
+            };
+            self.runtime.engine().enrol(info).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn claims(&self, max: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Value>, ApiError>> {
+        async move { self.poll(max, wait).await.map_err(refused) }.boxed()
+    }
+
+    fn call<'a>(
+        &'a self,
+        token: &'a str,
+        verb: &'a str,
+        wait: Duration,
+        body: &'a Value,
+    ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
+        async move {
+            let body = body.to_string();
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let call = self
+                .runtime
+                .claim_call(token, verb, wait_ms, body.as_bytes());
+            let answer = call.await.map_err(refused)?;
+            let body = serde_json::from_slice(&answer.body)
+                .map_err(|e| refused(Rejection::new(Code::Internal, e.to_string())))?;
+            Ok(CallAnswer {
+                status: answer.status,
+                body,
+            })
+        }
+        .boxed()
+    }
+
+    fn events(&self, query: EventsQuery) -> BoxFuture<'_, Result<EventsPage, ApiError>> {
+        async move { self.page(query).await.map_err(refused) }.boxed()
+    }
+
+    fn drain(&self) -> BoxFuture<'_, Result<(), ApiError>> {
+        async { self.runtime.engine().drain(self.id).await.map_err(refused) }.boxed()
+    }
+}

@@ -1,0 +1,220 @@
+//! Sandboxes: where the tools of a harness act. A host adds its own by implementing
+//! [`SandboxProvider`] and registering it.
+
+pub mod bwrap;
+pub mod command;
+pub mod dir;
+pub mod leftovers;
+pub mod none;
+pub mod paths;
+pub mod spawn;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Why a sandbox could not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxError {
+    /// The path is empty, absolute, leads out of the sandbox, or goes through something that is
+    /// no folder.
+    #[error("path {0:?} does not lead to a place inside the sandbox")]
+    PathInvalid(String),
+    /// There is no such file or folder.
+    #[error("there is no {0:?} in the sandbox")]
+    NotFound(String),
+    /// The file is larger than the caller's limit.
+    #[error("{path:?} is larger than {bytes_max} bytes")]
+    TooLarge {
+        /// The path asked for.
+        path: String,
+        /// The limit, bytes.
+        bytes_max: usize,
+    },
+    /// This provider cannot do that at all.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl SandboxError {
+    /// The stable code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::PathInvalid(_) => "sandbox.path_invalid",
+            Self::NotFound(_) => "sandbox.not_found",
+            Self::TooLarge { .. } => "sandbox.file_too_large",
+            Self::Unsupported(_) => "sandbox.unsupported",
+            Self::Failed(_) => "sandbox.failed",
+        }
+    }
+}
+
+/// For whom a sandbox is made, and from what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRequest {
+    /// The session.
+    pub session_id: String,
+    /// The run.
+    pub run_id: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// The sandbox profile of the deployment revision.
+    pub profile: Value,
+    /// The resume plan: what the disk is to be restored from.
+    pub resume: Value,
+}
+
+/// A shell command.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exec {
+    /// For `bash -c` (`sh -c` where there is no bash).
+    pub command: String,
+    /// Folder inside the sandbox; `None` = its root.
+    pub cwd: Option<String>,
+    /// Further environment variables.
+    pub env: Vec<(String, String)>,
+    /// Shorter than the provider's own limit; `None` = that.
+    pub timeout: Option<Duration>,
+    /// Whether standard error goes into `stdout`, in the order of writing.
+    pub merge_stderr: bool,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecOutput {
+    /// Standard output, cut at the provider's limit.
+    pub stdout: Vec<u8>,
+    /// Standard error, cut likewise.
+    pub stderr: Vec<u8>,
+    /// Bytes of both that were dropped.
+    pub dropped_bytes: u64,
+    /// Exit status (128 + signal where a signal ended it); `None` = it was stopped.
+    pub exit_code: Option<i32>,
+    /// Whether it was stopped because its time was over.
+    pub timed_out: bool,
+}
+
+/// A long-lived program in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Launch {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Further environment variables.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running program. Dropping it kills it.
+pub struct Process {
+    /// Its standard input.
+    pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Its standard output.
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+    /// Its standard error.
+    pub stderr: Box<dyn AsyncRead + Send + Unpin>,
+    /// Its end.
+    pub control: Box<dyn ProcessControl>,
+}
+
+impl Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").finish_non_exhaustive()
+    }
+}
+
+/// Waits for, or ends, a program with everything it started.
+pub trait ProcessControl: Send {
+    /// Resolves when it has ended, with its exit status as in [`ExecOutput::exit_code`].
+    fn wait(&mut self) -> BoxFuture<'_, Option<i32>>;
+    /// Ends it. Resolves when it is gone.
+    fn kill(&mut self) -> BoxFuture<'_, ()>;
+}
+
+/// What sort of thing a name in a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Link,
+    /// Anything else.
+    Other,
+}
+
+/// One name in a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name's bytes: any but `/` and NUL.
+    pub name: Vec<u8>,
+    /// What it is (links are not followed).
+    pub kind: EntryKind,
+    /// Size in bytes, for files.
+    pub bytes: u64,
+}
+
+/// Makes sandboxes of one kind.
+pub trait SandboxProvider: Send + Sync + Debug + 'static {
+    /// The `provider` of the sandbox profiles that it serves.
+    fn kind(&self) -> &str;
+
+    /// Makes a sandbox for one attempt.
+    ///
+    /// # Errors
+    /// See [`SandboxError`]; the run then fails with its code.
+    fn create(
+        &self,
+        request: SandboxRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn Sandbox>, SandboxError>>;
+}
+
+/// The sandbox of one attempt. Paths are relative to its root and cannot leave it.
+pub trait Sandbox: Send + Sync + Debug {
+    /// Runs a command and everything it starts; nothing of it is left when this resolves.
+    /// Dropping the future ends the command.
+    ///
+    /// # Errors
+    /// See [`SandboxError`]. A command that fails or times out is no error.
+    fn exec(&self, exec: Exec) -> BoxFuture<'_, Result<ExecOutput, SandboxError>>;
+
+    /// Starts a program that talks over its standard input and output.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    fn launch(&self, launch: Launch) -> BoxFuture<'_, Result<Process, SandboxError>>;
+
+    /// Reads a whole file of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    fn read_file(
+        &self,
+        path: String,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, SandboxError>>;
+
+    /// Writes a whole file, making the folders on the way.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    fn write_file(&self, path: String, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), SandboxError>>;
+
+    /// Lists a folder (`.` = the root), sorted by name, at most `entries_max` names.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    fn list(
+        &self,
+        path: String,
+        entries_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Entry>, SandboxError>>;
+
+    /// Ends every process in it and removes it. Idempotent; later calls of the others fail.
+    fn release(&self) -> BoxFuture<'_, ()>;
+}

@@ -1,0 +1,291 @@
+//! The provider `dir`: one folder per attempt on this machine, commands isolated from the rest
+//! of it where bubblewrap works.
+
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use longhaul_actors::env::Door;
+use rustix::fs::FlockOperation;
+use tokio::sync::OnceCell;
+
+use super::bwrap::{Isolation, View, wrap};
+use super::command::launch;
+use super::leftovers::{clear, kill_marked, remove};
+use super::paths::Root;
+use super::{
+    Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
+    SandboxRequest,
+};
+use crate::runner::settings::RunnerConfig;
+use tools::{Place, Tools};
+
+/// Name of the file that notes an attempt's process groups.
+pub const GROUPS: &str = "groups";
+
+/// Why the provider cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// The folder for sandboxes cannot be used.
+    #[error("the folder for sandboxes, {folder}, cannot be used: {source}")]
+    Folder {
+        /// The folder.
+        folder: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another runner of this machine uses it.
+    #[error("the folder for sandboxes, {0}, is in use by another process")]
+    InUse(String),
+    /// Isolation is required and does not work here.
+    #[error("runner.isolation is `required`, but bubblewrap does not work here: {0}")]
+    Isolation(String),
+}
+
+/// Makes sandboxes of kind `dir`.
+#[derive(Debug)]
+pub struct DirProvider {
+    tools: Arc<Tools>,
+}
+
+impl DirProvider {
+    /// Takes the folder `root`, ends and removes what earlier attempts left in it, and finds
+    /// out whether commands can be isolated.
+    ///
+    /// # Errors
+    /// See [`DirError`].
+    pub async fn open(root: PathBuf, config: RunnerConfig, door: Door) -> Result<Self, DirError> {
+        let about = |source| DirError::Folder {
+            folder: root.display().to_string(),
+            source,
+        };
+        let (lock, leftovers) = take_folder(&root).map_err(about)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| DirError::InUse(root.display().to_string()))?;
+        let root = root.canonicalize().map_err(about)?;
+        if !leftovers.is_empty() {
+            tracing::info!(
+                attempts = leftovers.len(),
+                "removing sandboxes of an earlier process"
+            );
+        }
+        clear(&door, &root, leftovers).await;
+        let tools = Tools::open(root, config, door, lock).await?;
+        Ok(Self {
+            tools: Arc::new(tools),
+        })
+    }
+
+    /// Whether commands are isolated.
+    pub fn is_isolated(&self) -> bool {
+        self.tools.isolation != Isolation::Open
+    }
+}
+
+fn take_folder(root: &Path) -> std::io::Result<(std::fs::File, Vec<String>)> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(root)?;
+    let mut options = std::fs::OpenOptions::new();
+    let lock = options
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(root.join("lock"))?;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        // Only what this provider makes: 32 hexadecimal digits.
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let ours = name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        if ours && entry.file_type()?.is_dir() {
+            names.push(name);
+        }
+    }
+    Ok((lock, names))
+}
+
+impl SandboxProvider for DirProvider {
+    fn kind(&self) -> &str {
+        "dir"
+    }
+
+    fn create(
+        &self,
+        request: SandboxRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn Sandbox>, SandboxError>> {
+        let tools = Arc::clone(&self.tools);
+        async move {
+            let kind = request
+                .resume
+                .get("kind")
+                .and_then(serde_json::Value::as_str);
+            if !matches!(kind, None | Some("fresh" | "event_log_rebuild")) {
+                let text = format!(
+                    "a `dir` sandbox cannot be made from the plan {}",
+                    request.resume
+                );
+                return Err(SandboxError::Unsupported(text));
+            }
+            let isolation = request
+                .profile
+                .get("isolation")
+                .and_then(serde_json::Value::as_str);
+            if isolation == Some("required") && tools.isolation == Isolation::Open {
+                let text =
+                    "the sandbox profile requires isolation, which does not work on this runner";
+                return Err(SandboxError::Unsupported(text.to_owned()));
+            }
+            let config = tools.config.within(&request.profile);
+            let place = Place::new(&tools);
+            let sandbox = DirSandbox {
+                tools,
+                config,
+                place,
+                root: OnceCell::new(),
+                commands: AtomicU64::new(0),
+                released: AtomicBool::new(false),
+            };
+            Ok(Box::new(sandbox) as Box<dyn Sandbox>)
+        }
+        .boxed()
+    }
+}
+
+/// One attempt's sandbox. Its folders are made when something first needs them.
+#[derive(Debug)]
+struct DirSandbox {
+    tools: Arc<Tools>,
+    /// The runner's settings under the profile's limits.
+    config: RunnerConfig,
+    place: Place,
+    root: OnceCell<Arc<Root>>,
+    commands: AtomicU64,
+    released: AtomicBool,
+}
+
+impl DirSandbox {
+    async fn root(&self) -> Result<Arc<Root>, SandboxError> {
+        if self.released.load(Ordering::SeqCst) {
+            return Err(SandboxError::Failed("the sandbox was released".to_owned()));
+        }
+        let make = || async {
+            let text = |e: std::io::Error| {
+                SandboxError::Failed(format!("cannot make {}: {e}", self.place.folder.display()))
+            };
+            self.place.make().map_err(text)?;
+            Root::open(&self.place.work()).map(Arc::new)
+        };
+        self.root.get_or_try_init(make).await.cloned()
+    }
+
+    /// Runs blocking work on the files of the sandbox.
+    async fn with_root<T, F>(&self, work: F) -> Result<T, SandboxError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Root) -> Result<T, SandboxError> + Send + 'static,
+    {
+        let root = self.root().await?;
+        let done = tokio::task::spawn_blocking(move || work(&root)).await;
+        done.map_err(|e| SandboxError::Failed(e.to_string()))?
+    }
+
+    fn next_mark(&self) -> String {
+        let k = self.commands.fetch_add(1, Ordering::SeqCst);
+        format!("{}.{k};", self.place.name)
+    }
+}
+
+impl Sandbox for DirSandbox {
+    fn exec(&self, exec: Exec) -> BoxFuture<'_, Result<ExecOutput, SandboxError>> {
+        async move {
+            if exec.command.contains('\0') {
+                return Err(SandboxError::Unsupported(
+                    "a command cannot hold a NUL".to_owned(),
+                ));
+            }
+            let cwd = exec.cwd.clone().unwrap_or_else(|| ".".to_owned());
+            self.with_root(move |root| root.folder(&cwd)).await?;
+            self.tools
+                .run(&self.config, &self.place, self.next_mark(), &exec)
+                .await
+        }
+        .boxed()
+    }
+
+    fn launch(&self, program: Launch) -> BoxFuture<'_, Result<Process, SandboxError>> {
+        async move {
+            if program.argv.is_empty() || program.argv.iter().any(|a| a.contains('\0')) {
+                return Err(SandboxError::Unsupported(
+                    "there is no program to start".to_owned(),
+                ));
+            }
+            self.root().await?;
+            let tools = &self.tools;
+            let (work, tmp, mark) = (self.place.work(), self.place.tmp(), self.next_mark());
+            let network = self.config.process_network;
+            let view = View {
+                work: &work,
+                tmp: &tmp,
+                cwd: ".",
+                mark: &mark,
+                network,
+                env: &program.env,
+            };
+            let command = wrap(&tools.isolation, &view, &self.config, &program.argv);
+            let after = tools.sweep_after(&mark);
+            let started = launch(&tools.spawner, &tools.door, command, after).await;
+            let (process, group) = started
+                .map_err(|e| SandboxError::Failed(format!("a program cannot start: {e}")))?;
+            tools.note(&self.place, group);
+            Ok(process)
+        }
+        .boxed()
+    }
+
+    fn read_file(
+        &self,
+        path: String,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, SandboxError>> {
+        self.with_root(move |root| root.read(&path, bytes_max))
+            .boxed()
+    }
+
+    fn write_file(&self, path: String, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), SandboxError>> {
+        self.with_root(move |root| root.write(&path, &bytes))
+            .boxed()
+    }
+
+    fn list(
+        &self,
+        path: String,
+        entries_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Entry>, SandboxError>> {
+        self.with_root(move |root| root.list(&path, entries_max))
+            .boxed()
+    }
+
+    fn release(&self) -> BoxFuture<'_, ()> {
+        async move {
+            let first = !self.released.swap(true, Ordering::SeqCst);
+            if !first || self.root.get().is_none() {
+                return;
+            }
+            if self.commands.load(Ordering::SeqCst) > 0 {
+                kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
+            }
+            remove(&self.tools.door, self.place.folder.clone()).await;
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
+
+mod claims;
+mod sessions;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longhaul_actors::engine::Engine;
+use longhaul_actors::env::Door;
+use longhaul_actors::ids::SessionId;
+use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_storage::{Log, MemoryLog, RocksLog};
+use tokio::sync::watch;
+
+use crate::auth::{Caller, Gate, Tokens};
+use crate::catalog::Catalog;
+use crate::catalog::deployments::NewDeployment;
+use crate::catalog::profile::Kinds;
+use crate::catalog::store::off_thread;
+use crate::config::{Config, StorageEngine};
+use crate::error::{Error, OpenError};
+use crate::handle::{Deployment, NewSession, SessionHandle};
+use crate::runner::{self, Extensions};
+use crate::telemetry;
+
+pub use claims::claims_body;
+pub use sessions::{Asked, CreateSession, Submission, receipt_key};
+
+/// A running system, as a handle: cheap to clone, usable from any thread and any executor.
+///
+/// [`Runtime::close`] stops it in order. When the last handle is dropped without that, it stops
+/// by itself in the background; dropping never blocks.
+#[derive(Clone)]
+pub struct Runtime {
+    parts: Arc<Parts>,
+    /// `None` in the handles that the runtime's own parts hold, so that they keep nothing alive.
+    _owner: Option<Arc<Owner>>,
+}
+
+struct Parts {
+    config: Config,
+    door: Door,
+    log: Arc<dyn Log>,
+    engine: Engine,
+    catalog: Catalog,
+    gate: Gate,
+    stopping: watch::Sender<bool>,
+    runner: Mutex<Option<runner::builtin::BuiltIn>>,
+}
+
+/// Tells the parts to stop when the last owner is gone.
+struct Owner(watch::Sender<bool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// What a host adds when it opens a runtime.
+#[derive(Default)]
+pub struct Builder {
+    config: Config,
+    extensions: Extensions,
+    door: Option<Door>,
+    log: Option<Arc<dyn Log>>,
+}
+
+impl Builder {
+    /// Harnesses and sandbox providers of the host's own.
+    #[must_use]
+    pub fn extensions(mut self, extensions: Extensions) -> Self {
+        self.extensions = extensions;
+        self
+    }
+
+    /// Another source of time and ids (for tests).
+    #[must_use]
+    pub fn door(mut self, door: Door) -> Self {
+        self.door = Some(door);
+        self
+    }
+
+    /// Another log than the configured one (for tests).
+    #[must_use]
+    pub fn log(mut self, log: Arc<dyn Log>) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing is left running.
+    pub async fn open(self) -> Result<Runtime, OpenError> {
+        let Self { config, extensions, door, log } = self;
+        config.check()?;
+        // Metrics made before there is a recorder would count for nobody.
+        let _ = telemetry::metrics();
+        let gate = match &config.auth.tokens_file {
+            Some(path) => Gate::Tokens(Arc::new(Tokens::open(path)?)),
+            None => Gate::Open,
+        };
+        let log = match log {
+            Some(log) => log,
+            None => open_log(&config).await?,
+        };
+        let door = door.unwrap_or_else(Door::system);
+        let started = Engine::start(Arc::clone(&log), door.clone(), config.engine());
+        let engine = match started {
+            Ok(engine) => engine,
+            Err(refused) => {
+                off_thread(move || log.close()).await;
+                return Err(refused.into());
+            }
+        };
+        let kinds = Kinds { harnesses: extensions.harness_kinds(), providers: extensions.provider_kinds() };
+        let reads_max = config.engine.blocking_threads_max;
+        let catalog = Catalog::new(Arc::clone(&log), door.clone(), kinds, reads_max);
+        let stopping = watch::Sender::new(false);
+        let owner = Arc::new(Owner(stopping.clone()));
+        let runner = Mutex::new(None);
+        let parts = Parts { config, door, log, engine, catalog, gate, stopping, runner };
+        let runtime = Runtime { parts: Arc::new(parts), _owner: Some(owner) };
+        if runtime.config().runner.enabled
+            && let Err(reason) = runtime.start_runner(extensions).await
+        {
+            runtime.close().await;
+            return Err(reason);
+        }
+        Ok(runtime)
+    }
+}
+
+async fn open_log(config: &Config) -> Result<Arc<dyn Log>, OpenError> {
+    let storage = config.storage.clone();
+    if storage.engine == StorageEngine::Memory {
+        return Ok(MemoryLog::new());
+    }
+    let opened = off_thread(move || RocksLog::open(&storage.data_dir, storage.options())).await;
+    let log: Arc<RocksLog> = opened.ok_or(OpenError::Died)??;
+    Ok(log)
+}
+
+impl Runtime {
+    /// Opens a runtime. Needs no particular executor.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing is left running.
+    pub async fn open(config: Config) -> Result<Self, OpenError> {
+        Self::builder(config).open().await
+    }
+
+    /// Opens a runtime with parts of the host's own.
+    pub fn builder(config: Config) -> Builder {
+        Builder { config, ..Builder::default() }
+    }
+
+    /// Stops in order: no new work, the runner gives its claims back, commands in progress are
+    /// answered, everything is on disk, the data folder is free again.
+    pub async fn close(self) {
+        self.stop();
+        let runner = self.parts.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(runner) = runner {
+            runner.stop().await;
+        }
+        self.parts.engine.close().await;
+        let log = Arc::clone(&self.parts.log);
+        off_thread(move || log.close()).await;
+    }
+
+    /// Tells open streams and polls to end; new ones end at once. [`Runtime::close`] follows.
+    pub fn stop(&self) {
+        self.parts.stopping.send_replace(true);
+    }
+
+    /// Resolves when the runtime is being stopped.
+    pub async fn stopping(&self) {
+        let mut stopping = self.parts.stopping.subscribe();
+        // The sender lives in `parts`, so this ends with the flag.
+        let _ = stopping.wait_for(|stop| *stop).await;
+    }
+
+    pub(crate) fn stop_signal(&self) -> watch::Receiver<bool> {
+        self.parts.stopping.subscribe()
+    }
+
+    async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
+        let inner = Self { parts: Arc::clone(&self.parts), _owner: None };
+        let config = self.config().clone();
+        let started = runner::builtin::start(inner, &config, extensions).await;
+        let runner = started.map_err(OpenError::Runner)?;
+        *self.parts.runner.lock().unwrap_or_else(PoisonError::into_inner) = Some(runner);
+        Ok(())
+    }
+
+    /// The settings it runs with.
+    pub fn config(&self) -> &Config {
+        &self.parts.config
+    }
+
+    /// Its clocks and ids.
+    pub fn door(&self) -> &Door {
+        &self.parts.door
+    }
+
+    /// The actors.
+    pub fn engine(&self) -> &Engine {
+        &self.parts.engine
+    }
+
+    /// Deployments, workspaces, runners.
+    pub fn catalog(&self) -> &Catalog {
+        &self.parts.catalog
+    }
+
+    /// How HTTP requests are let in.
+    pub fn gate(&self) -> &Gate {
+        &self.parts.gate
+    }
+
+    /// Makes a deployment with its first revision, in the default workspace.
+    ///
+    /// # Errors
+    /// `deployment.invalid`, and those of a write.
+    pub async fn deploy(&self, new: &NewDeployment) -> Result<Deployment, Error> {
+        let stored =
+            self.catalog().create_deployment(WorkspaceRef::DEFAULT, "dev", new, None).await?;
+        crate::handle::read_answer(&stored.body)
+    }
+
+    /// Starts a session in the default workspace, as `dev`.
+    ///
+    /// # Errors
+    /// `deployment.not_found`, and those of a write.
+    pub async fn start(&self, new: NewSession) -> Result<SessionHandle, Error> {
+        self.start_as(Arc::new(Caller::dev(WorkspaceRef::DEFAULT)), new).await
+    }
+
+    /// Starts a session for a caller of the host's choice.
+    ///
+    /// # Errors
+    /// As [`Runtime::start`].
+    pub async fn start_as(&self, caller: Arc<Caller>, new: NewSession) -> Result<SessionHandle, Error> {
+        SessionHandle::start(self.clone(), caller, new).await
+    }
+
+    /// A session of the default workspace, as `dev`. Whether it exists shows with the first call.
+    pub fn session(&self, id: SessionId) -> SessionHandle {
+        self.session_as(Arc::new(Caller::dev(WorkspaceRef::DEFAULT)), id)
+    }
+
+    /// A session, for a caller of the host's choice.
+    pub fn session_as(&self, caller: Arc<Caller>, id: SessionId) -> SessionHandle {
+        SessionHandle::new(self.clone(), caller, id)
+    }
+
+    /// A new id of a request, for `caused_by`.
+    pub fn new_request_id(&self) -> Arc<str> {
+        let door = self.door();
+        let id = u128::from_be_bytes(door.ids.uuid(door.clock.wall_ms()));
+        format!("req_{id:032x}").into()
+    }
+}

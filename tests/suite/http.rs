@@ -1,0 +1,12 @@
+//! The HTTP surface, over real sockets: a server in this process, on a port of its own.
+
+mod auth;
+mod claims;
+mod codes;
+mod forms;
+mod idempotency;
+mod kit;
+mod lists;
+mod open;
+mod shutdown;
+mod streams;

@@ -1,0 +1,20 @@
+//! Tests that see the whole: the command, the server behind it, the style of the code.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+mod cli;
+mod embed;
+mod http;
+mod load;
+mod runner;
+mod support;
+mod tidy;
+mod trajectories;
+
+#[cfg(feature = "failpoints")]
+mod crash;

@@ -1,0 +1,6 @@
+//! The runner as users meet it: inside the server, and as `longhaul runner` elsewhere.
+
+mod builtin;
+mod host;
+mod remote;
+mod tree;

@@ -1,0 +1,101 @@
+//! `longhaul runner` against a server that has no runner of its own.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use super::builtin::{QUICK, contents, script};
+use crate::support::{PROGRAM, Server, assert_whole};
+
+/// A runner in a process of its own, killed when dropped.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn start(server: &Server, data: &Path) -> Self {
+        let child = Command::new(PROGRAM)
+            .args(["runner", "--server", &server.url(), "--data"])
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.0.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_runner_elsewhere_does_what_the_built_in_one_does() {
+    let server = Server::start(&["runner.enabled=false"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let steps = json!([
+        { "exec": "echo {{input}} > f; cat f" },
+        { "question": { "questions": [{ "question": "go on?" }] } },
+        { "exec": "cat f" }, { "say": "end" },
+    ]);
+    let deployment = server.deployment(script(steps)).await;
+    let session = server.session(&deployment).await;
+    server.send(&session, "far").await;
+    let _runner = Elsewhere::start(&server, folder.path());
+    server.wait_status(&session, &["paused"]).await;
+    let log = server.log(&session).await;
+    let question = log.iter().find(|e| e["type"] == "agent.question").unwrap()["id"].clone();
+    let answer = json!({ "events": [{ "type": "user.question_answer",
+        "content": { "question_id": question, "dismissed": true } }] });
+    server
+        .post(&format!("/v1/sessions/{session}/events"), answer)
+        .await;
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    assert_whole(&log);
+    let outputs: Vec<_> = contents(&log, "agent.tool_result")
+        .iter()
+        .map(|c| c["output"].clone())
+        .collect();
+    assert_eq!(outputs, ["far\n", "far\n"]);
+    assert_eq!(contents(&log, "agent.message").len(), 1);
+}
+
+#[tokio::test]
+async fn a_runner_survives_the_servers_restart_and_gives_back_at_its_own_end() {
+    let mut server =
+        Server::start(&[QUICK, &["runner.enabled=false", "runs.lease_s=20"]].concat()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let steps = json!([{ "say": "one" }, { "sleep_ms": 2_000 }, { "say": "two" }]);
+    let deployment = server.deployment(script(steps)).await;
+    let session = server.session(&deployment).await;
+    server.send(&session, "x").await;
+    let mut runner = Elsewhere::start(&server, folder.path());
+    server.wait_status(&session, &["running"]).await;
+    server.process.kill9().unwrap();
+    server.process.restart().await.unwrap();
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    // The same attempt went on: its calls were repeated until the server was there again.
+    assert_eq!(contents(&log, "run.claimed").len(), 1);
+    assert_eq!(contents(&log, "agent.message").len(), 2);
+
+    server.send(&session, "y").await;
+    server.wait_status(&session, &["running"]).await;
+    runner.signal(rustix::process::Signal::TERM);
+    assert!(runner.0.wait().unwrap().success());
+    let log = server.log(&session).await;
+    assert_eq!(
+        contents(&log, "run.requeued").last().unwrap()["reason"],
+        "released"
+    );
+}
