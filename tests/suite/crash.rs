@@ -81,20 +81,11 @@ async fn killed_at(point: &'static str) -> bool {
     work(&server.url(), &script, &mut acked, 0).await;
     server.process.kill9().unwrap();
 
-    // The third pass of a point on the way of every append, the first of the others.
-    let passes = if point.starts_with("open::") || point.starts_with("purge::") {
-        0
-    } else {
-        2
-    };
-    let armed = format!(
-        "{point}={}return",
-        if passes > 0 {
-            format!("{passes}*off->")
-        } else {
-            String::new()
-        }
-    );
+    // The third pass of a point on the way of every append; the first where there is only one.
+    let once = ["open::", "start::", "purge::"]
+        .iter()
+        .any(|p| point.starts_with(p));
+    let armed = format!("{point}={}return", if once { "" } else { "2*off->" });
     let died =
         match ServerProcess::start(spec(&server.data, SETTINGS, &[("FAILPOINTS", &armed)])).await {
             // It stopped in its start.
