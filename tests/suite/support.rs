@@ -14,7 +14,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_longhaul");
 pub(crate) struct Server {
     pub(crate) process: ServerProcess,
     pub(crate) data: PathBuf,
-    _folder: tempfile::TempDir,
+    pub(crate) _folder: tempfile::TempDir,
 }
 
 impl Server {
