@@ -1,4 +1,4 @@
-//! A durable runtime for agent sessions.
+#![doc = include_str!("../README.md")]
 
 pub mod api;
 pub mod auth;

@@ -52,7 +52,7 @@ fn content(kind: &str, c: &Value) -> String {
             _ => text(c, "outcome").to_owned(),
         },
         "run.requeued" => text(c, "reason").to_owned(),
-        "run.queued" => plain(c.get("trigger")),
+        "run.queued" => c.get("trigger").map_or("", |t| text(t, "kind")).to_owned(),
         "run.inputs_taken" => {
             let n = c
                 .get("event_ids")

@@ -9,7 +9,7 @@ use longhaul_actors::env::{Clock, SystemClock};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::fleet::{Fleet, Held};
-use super::physical::{histogram, micros, noise};
+use super::physical::{histogram, noise, record};
 use super::target::{Call, Lane};
 use crate::cli::exit::{CliError, Exit};
 
@@ -155,7 +155,7 @@ impl Client {
             match self.append(slot, count, &text).await? {
                 End::Acked(seq) => {
                     let took = self.clock.mono().saturating_sub(from);
-                    self.tally.times.saturating_record(micros(took));
+                    record(&mut self.tally.times, took);
                     self.tally.acks.push(Ack {
                         slot: slot as u32,
                         seq,

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::drive::padding;
 use super::fleet::Fleet;
-use super::physical::{histogram, micros};
+use super::physical::{histogram, record};
 use super::report::{Intake, quantile_ms};
 use super::target::Call;
 use crate::cli::exit::CliError;
@@ -61,7 +61,7 @@ pub(crate) async fn measure(
                     let problem = serde_json::from_slice(&answer.body).unwrap_or_default();
                     return Err(CliError::of_problem(answer.status, &problem));
                 }
-                times.saturating_record(micros(clock.mono().saturating_sub(from)));
+                record(&mut times, clock.mono().saturating_sub(from));
                 index += clients as usize;
                 if index >= fleet.slots.len() {
                     index = id % fleet.slots.len();

@@ -44,7 +44,7 @@ pub fn fdatasync_loop(dir: &Path, time: Duration) -> Result<Fdatasync, CliError>
         file.write_all(&block)
             .and_then(|()| file.sync_data())
             .map_err(|e| CliError::io(&path, &e))?;
-        times.saturating_record(micros(clock.mono().saturating_sub(start)));
+        record(&mut times, clock.mono().saturating_sub(start));
         count += 1;
     }
     let took = clock.mono();
@@ -174,8 +174,11 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MICROS_MAX, 3).expect("fixed bounds that the histogram takes")
 }
 
-pub(crate) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
+/// Notes one latency.
+pub(crate) fn record(times: &mut Histogram<u64>, time: Duration) {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    // A growing histogram takes every value that a duration can have.
+    let _ = times.record(micros.max(1));
 }
 
 /// Printable bytes that do not compress well, the same for the same seed.

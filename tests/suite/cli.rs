@@ -197,12 +197,9 @@ async fn a_token_is_shown_once_and_its_line_lets_it_in() {
         "--workspace",
         "default",
     ];
-    let args = [
-        &new[..],
-        &["--scopes", "read,write", "--expires-in", "1d", "--json"],
-    ]
-    .concat();
-    let made = json_lines(&longhaul(&args).await).remove(0);
+    let rest = ["--scopes", "read,write", "--expires-in", "1d", "--json"];
+    let out = longhaul(&[&new[..], &rest].concat()).await;
+    let made = json_lines(&out).remove(0);
     let secret = made["token"].as_str().unwrap();
     assert!(!made["line"].to_string().contains(secret));
     let folder = tempfile::tempdir().unwrap();
