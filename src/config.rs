@@ -329,7 +329,7 @@ pub struct HttpConfig {
 impl Default for HttpConfig {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 7_878)),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7_070)),
             workers: 2,
             connections_max: 25_000,
             streams_max: 10_000,

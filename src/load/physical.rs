@@ -161,13 +161,17 @@ fn write_all(db: &DB, mut rows: mpsc::Receiver<Row>, value: &[u8]) -> Result<(),
     }
 }
 
+/// Longest time that is told apart, microseconds: ten minutes. The histogram has fixed bounds,
+/// because saturating into one that grows by itself would cut at its first size.
+const MICROS_MAX: u64 = 600_000_000;
+
 /// Latencies in microseconds, three digits, growing as needed.
 pub(crate) fn histogram() -> Histogram<u64> {
     #[expect(
         clippy::expect_used,
         reason = "three digits are within the crate's bounds"
     )]
-    Histogram::new(3).expect("a histogram of three digits")
+    Histogram::new_with_bounds(1, MICROS_MAX, 3).expect("fixed bounds that the histogram takes")
 }
 
 /// Notes one latency.

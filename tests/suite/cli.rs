@@ -197,8 +197,8 @@ async fn a_token_is_shown_once_and_its_line_lets_it_in() {
         "--workspace",
         "default",
     ];
-    let more = ["--scopes", "read,write", "--expires-in", "1d", "--json"];
-    let out = longhaul(&[&new[..], &more].concat()).await;
+    let rest = ["--scopes", "read,write", "--expires-in", "1d", "--json"];
+    let out = longhaul(&[&new[..], &rest].concat()).await;
     let made = json_lines(&out).remove(0);
     let secret = made["token"].as_str().unwrap();
     assert!(!made["line"].to_string().contains(secret));

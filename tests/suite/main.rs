@@ -11,8 +11,10 @@ mod cli;
 mod embed;
 mod http;
 mod load;
+mod runner;
 mod support;
 mod tidy;
+mod trajectories;
 
 #[cfg(feature = "failpoints")]
 mod crash;
