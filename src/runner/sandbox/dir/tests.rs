@@ -80,11 +80,12 @@ fn text(output: &ExecOutput) -> String {
 
 /// Waits for a condition that another process brings about.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let mut every = tokio::time::interval(Duration::from_millis(5));
     for _ in 0..2_000 {
+        every.tick().await;
         if condition() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never: {what}");
 }
