@@ -129,6 +129,8 @@ async fn watch_health(runtime: &Runtime) -> Error {
         if let Health::Failed { reason } = runtime.engine().health() {
             return Error::new(Code::Stopped, reason);
         }
-        clock.sleep_until(clock.mono().saturating_add(HEALTH_EVERY)).await;
+        clock
+            .sleep_until(clock.mono().saturating_add(HEALTH_EVERY))
+            .await;
     }
 }

@@ -55,7 +55,7 @@ enum Served {
 
 /// Runs one load as the arguments say.
 pub async fn run(args: &LoadArgs, out: Output) -> Result<Report, CliError> {
-    let (folder, _temporary) = folder(args.data.as_deref())?;
+    let (folder, temporary) = folder(args.data.as_deref())?;
     if physical::is_memory_backed(&folder) {
         out.note(format!(
             "warning: {} is memory, not a disk: the figures say nothing about durability. \
@@ -76,6 +76,15 @@ pub async fn run(args: &LoadArgs, out: Output) -> Result<Report, CliError> {
         Served::Local(local) => local.close().await,
         Served::Process(server) => drop(server.stop().await?),
         Served::Other => {}
+    }
+    // The evidence of a fault is not thrown away.
+    if !report.checked.is_clean()
+        && let Some(temporary) = temporary
+    {
+        out.note(format!(
+            "the data is kept in {}",
+            temporary.keep().display()
+        ));
     }
     Ok(report)
 }

@@ -24,7 +24,9 @@ impl FromRequest for Body {
     fn from_request(req: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let api = req.app_data::<web::Data<Api>>().cloned();
         let length = req.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|l| l.to_str().ok()).and_then(|l| l.parse::<u64>().ok());
+        let length = length
+            .and_then(|l| l.to_str().ok())
+            .and_then(|l| l.parse::<u64>().ok());
         let payload = payload.take();
         Box::pin(async move {
             let api = api.ok_or(Code::Internal)?;
@@ -55,10 +57,16 @@ fn too_large(max: usize) -> Rejection {
 
 async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Rejection> {
     let cut = |e: &dyn std::fmt::Display| Rejection::new(Code::BodyInvalid, e.to_string());
-    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
+    let Some(first) = payload.next().await else {
+        return Ok(Bytes::new());
+    };
     let first = first.map_err(|e| cut(&e))?;
     let Some(second) = payload.next().await else {
-        return if first.len() > max { Err(too_large(max)) } else { Ok(first) };
+        return if first.len() > max {
+            Err(too_large(max))
+        } else {
+            Ok(first)
+        };
     };
     let mut whole = BytesMut::from(&*first);
     let mut next = Some(second);
@@ -94,5 +102,12 @@ impl Body {
 fn field_error(e: &serde_json::Error) -> Rejection {
     let text = e.to_string();
     let unknown = text.contains("unknown field");
-    Rejection::new(if unknown { Code::FieldUnknown } else { Code::FieldInvalid }, text)
+    Rejection::new(
+        if unknown {
+            Code::FieldUnknown
+        } else {
+            Code::FieldInvalid
+        },
+        text,
+    )
 }

@@ -32,7 +32,9 @@ pub(super) async fn poll(ctx: Ctx, body: Body) -> Answered {
     let text = claims_body(runtime, &grants).await?;
     let guards = grants.into_iter().map(|g| g.confirm).collect();
     let body = BoxBody::new(Guarded::new(text, guards));
-    Ok(HttpResponse::Ok().content_type("application/json").body(body))
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(body))
 }
 
 macro_rules! documented {
@@ -76,5 +78,9 @@ pub(super) async fn call(ctx: Ctx, body: Body) -> Answered {
     };
     ctx.no_idempotency_key("number the calls of a claim with `n` in the body")?;
     let token = ctx.req.match_info().get("token").unwrap_or_default();
-    Ok(answer(ctx.runtime().claim_call(token, verb, wait_ms, &body.0).await?))
+    Ok(answer(
+        ctx.runtime()
+            .claim_call(token, verb, wait_ms, &body.0)
+            .await?,
+    ))
 }

@@ -30,8 +30,11 @@ pub(super) enum Next<F> {
 
 /// Gives the request its id, and refuses what no route would take.
 pub(super) fn admit(req: &ServiceRequest) -> Result<(), Rejection> {
-    let Some(api) = req.app_data::<web::Data<Api>>() else { return Err(Code::Internal.into()) };
-    req.extensions_mut().insert(RequestId(api.runtime.new_request_id()));
+    let Some(api) = req.app_data::<web::Data<Api>>() else {
+        return Err(Code::Internal.into());
+    };
+    req.extensions_mut()
+        .insert(RequestId(api.runtime.new_request_id()));
     if api.open {
         check_loopback(req.request())?;
     }
@@ -51,7 +54,8 @@ fn is_json(value: Option<&HeaderValue>) -> bool {
 /// A server without tokens serves this machine only, and no web page: a page elsewhere has
 /// another origin, and a name that was made to lead here has another host.
 fn check_loopback(req: &HttpRequest) -> Result<(), Rejection> {
-    let refused = |what: &str| Rejection::new(Code::OriginRefused, format!("{what} is not loopback"));
+    let refused =
+        |what: &str| Rejection::new(Code::OriginRefused, format!("{what} is not loopback"));
     let headers = req.headers();
     let host = headers.get(header::HOST).and_then(|h| h.to_str().ok());
     // With a full URI in the request line, that one counts.
@@ -61,7 +65,10 @@ fn check_loopback(req: &HttpRequest) -> Result<(), Rejection> {
     }
     for origin in headers.get_all(header::ORIGIN) {
         let origin = origin.to_str().ok().and_then(|o| o.parse::<Uri>().ok());
-        let host = origin.as_ref().and_then(|o| o.authority()).map(|a| a.as_str());
+        let host = origin
+            .as_ref()
+            .and_then(|o| o.authority())
+            .map(|a| a.as_str());
         if !host.is_some_and(is_loopback) {
             return Err(refused("the Origin header"));
         }
@@ -78,11 +85,14 @@ fn is_loopback(authority: &str) -> bool {
         },
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Adds the request's id to the answer and gives every error its one form.
-pub(super) async fn answer<F, B>(next: Next<F>) -> Result<ServiceResponse<BoxBody>, actix_web::Error>
+pub(super) async fn answer<F, B>(
+    next: Next<F>,
+) -> Result<ServiceResponse<BoxBody>, actix_web::Error>
 where
     F: Future<Output = Result<ServiceResponse<B>, actix_web::Error>>,
     B: MessageBody + 'static,
@@ -129,14 +139,18 @@ fn refuse(req: &HttpRequest, rejection: &Rejection) -> HttpResponse {
     }
     // Refusals are expected: counted, not logged. Only faults are news.
     if rejection.code.info().kind == Kind::Fault {
-        let (method, path) = (req.method(), req.path());
-        tracing::error!(request_id = %id, %method, path, error = %rejection, "request failed");
+        // The route, not the path: that may hold a claim's token.
+        let route = req.match_pattern().unwrap_or_default();
+        let method = req.method();
+        tracing::error!(request_id = %id, %method, route, error = %rejection, "request failed");
     }
     problem::response(rejection, &id)
 }
 
 fn request_id(req: &HttpRequest) -> Option<Arc<str>> {
-    req.extensions().get::<RequestId>().map(|r| Arc::clone(&r.0))
+    req.extensions()
+        .get::<RequestId>()
+        .map(|r| Arc::clone(&r.0))
 }
 
 /// A peer that takes no bytes for so long is cut off by the system: its stream is never polled
@@ -155,12 +169,27 @@ mod tests {
 
     #[test]
     fn loopback_names() {
-        for yes in ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:80"] {
+        for yes in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1",
+            "127.9.9.9:1",
+            "[::1]",
+            "[::1]:80",
+        ] {
             assert!(is_loopback(yes), "{yes}");
         }
         for no in [
-            "", "example.com", "localhost.example.com", "127.0.0.1.example.com", "10.0.0.1",
-            "[::1", "[::1]x", "[fe80::1]", "0.0.0.0", "::1",
+            "",
+            "example.com",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "10.0.0.1",
+            "[::1",
+            "[::1]x",
+            "[fe80::1]",
+            "0.0.0.0",
+            "::1",
         ] {
             assert!(!is_loopback(no), "{no}");
         }

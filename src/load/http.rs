@@ -46,6 +46,15 @@ impl Endpoint {
         Some(Self { authority, headers })
     }
 
+    /// With a header more on every request. Neither part may hold a line break.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        if ![name, value].iter().any(|part| part.contains(['\r', '\n'])) {
+            self.headers.push_str(&format!("{name}: {value}\r\n"));
+        }
+        self
+    }
+
     /// `http://HOST:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.authority)

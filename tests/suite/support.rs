@@ -136,12 +136,34 @@ pub(crate) async fn call(
     path: &str,
     body: Value,
 ) -> std::io::Result<(u16, Value)> {
+    call_at(Endpoint::parse(url, None).unwrap(), method, path, body).await
+}
+
+/// One call with an Idempotency-Key.
+pub(crate) async fn call_once(
+    url: &str,
+    key: &str,
+    path: &str,
+    body: Value,
+) -> std::io::Result<(u16, Value)> {
+    let endpoint = Endpoint::parse(url, None)
+        .unwrap()
+        .with_header("idempotency-key", key);
+    call_at(endpoint, "POST", path, body).await
+}
+
+async fn call_at(
+    endpoint: Endpoint,
+    method: &str,
+    path: &str,
+    body: Value,
+) -> std::io::Result<(u16, Value)> {
     let body = if body.is_null() {
         String::new()
     } else {
         body.to_string()
     };
-    let mut connection = Endpoint::parse(url, None).unwrap().connect().await?;
+    let mut connection = endpoint.connect().await?;
     let patience = std::time::Duration::from_secs(30);
     let answer = connection
         .call(method, path, body.as_bytes(), patience)
