@@ -168,17 +168,12 @@ pub enum Step {
     /// Calls a tool of the caller's; parks, compute held.
     CustomTool(CustomToolStep),
     /// Takes a checkpoint where there are checkpoints.
-    Checkpoint(CheckpointStep),
+    Checkpoint {},
     /// Records usage.
     Usage(Usage),
     /// Settles the run as failed, with this message.
     Fail(String),
 }
-
-/// `{checkpoint: {}}`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CheckpointStep {}
 
 /// `{write: {path, text}}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -115,6 +115,7 @@ impl Trajectory {
 struct Dice(u64);
 
 impl Dice {
+    #[expect(clippy::print_stdout, reason = "shown when the test fails")]
     fn new() -> Self {
         let given = std::env::var("LONGHAUL_SEED")
             .ok()
@@ -155,7 +156,9 @@ async fn killed_at_random_moments_every_step_is_there_once() {
     plays.join_all().await;
 }
 
+#[expect(clippy::print_stdout, reason = "shown when the test fails")]
 async fn kill_ten_times(trajectory: Trajectory, mut dice: Dice) {
+    let clock = Door::system().clock;
     let mut server = Server::start(SETTINGS).await;
     let deployment = trajectory.deploy(&server, PAUSE_MS).await;
     let mut kills = 0;
@@ -168,8 +171,9 @@ async fn kill_ten_times(trajectory: Trajectory, mut dice: Dice) {
                 Some(now) => attempt = now,
                 None => break,
             }
+            // Any moment of the attempt: nothing that could be waited for.
             let moment = Duration::from_micros(dice.below(1_500 * PAUSE_MS));
-            tokio::time::sleep(moment).await;
+            clock.sleep_until(clock.mono() + moment).await;
             server.process.kill9().unwrap();
             server.process.restart().await.unwrap();
             kills += 1;
