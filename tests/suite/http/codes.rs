@@ -26,10 +26,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "every command of this version has a rule that refuses first",
     ),
     (
-        "session.damaged",
-        "needs damaged bytes: tests of the storage engine and of `verify`",
-    ),
-    (
         "item.not_found",
         "kept for items of other sessions; answers name open ones or get item.not_open",
     ),
@@ -57,6 +53,7 @@ const BUSY: u8 = 2;
 const UNKNOWN: u8 = 3;
 const UNREADABLE: u8 = 4;
 const BROKEN: u8 = 5;
+const DAMAGED: u8 = 6;
 
 /// A log that fails when told.
 struct Moody {
@@ -82,6 +79,11 @@ impl Log for Moody {
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError> {
         match self.mood.load(Ordering::SeqCst) {
             UNREADABLE => Err(ReadError::Closed),
+            DAMAGED => Err(ReadError::Damaged {
+                stream: StreamId([0; 16]),
+                seq: 1,
+                reason: "a test".into(),
+            }),
             BROKEN => Err(ReadError::Engine("a test".into())),
             _ => self.log.view(f),
         }
@@ -407,6 +409,12 @@ async fn faults(seen: &mut Seen) {
     let site = Site::serve(opened.unwrap());
     let make = || site.post("/v1/runners", runner());
     let known = id(&make().await.must(201));
+    let session = site.session().await;
+    let say = |text: &str| {
+        let content = json!({ "text": text });
+        site.submit(&session, "user.message", content)
+    };
+    let before = site.last_seq(&session).await;
     for (mood, code) in [
         (FULL, "storage.full"),
         (BUSY, "runtime.busy"),
@@ -414,6 +422,7 @@ async fn faults(seen: &mut Seen) {
     ] {
         log.mood.store(mood, Ordering::SeqCst);
         seen.take(make().await, code);
+        seen.take(say("lost").await, code);
     }
     for (mood, code) in [
         (UNREADABLE, "storage.unavailable"),
@@ -422,8 +431,19 @@ async fn faults(seen: &mut Seen) {
         log.mood.store(mood, Ordering::SeqCst);
         let path = format!("/v1/deployments/{}", absent("dep_"));
         seen.take(site.get(&path).await, code);
+        let events = format!("/v1/sessions/{session}/events");
+        seen.take(site.get(&events).await, code);
     }
+    log.mood.store(DAMAGED, Ordering::SeqCst);
+    let events = format!("/v1/sessions/{session}/events");
+    seen.take(site.get(&events).await, "session.damaged");
     log.mood.store(SOUND, Ordering::SeqCst);
+    let seq = say("kept").await.must(202)["events"][0]["seq"].clone();
+    assert_eq!(
+        seq,
+        before + 1,
+        "what failed wrote nothing, and left nothing behind"
+    );
     site.post(&format!("/v1/runners/{known}/claims"), json!({}))
         .await
         .must(200);
