@@ -85,10 +85,12 @@ pub async fn serve(
         App::new()
             .app_data(api.clone())
             .wrap_fn(|req, srv| {
-                gate::answer(match gate::admit(&req) {
+                let (id, admitted) = gate::admit(&req);
+                let next = match admitted {
                     Ok(()) => gate::Next::Serve(srv.call(req)),
                     Err(refused) => gate::Next::Refuse(req, refused),
-                })
+                };
+                gate::answer(id, next)
             })
             .configure(routes::register)
     };
@@ -129,6 +131,8 @@ async fn watch_health(runtime: &Runtime) -> Error {
         if let Health::Failed { reason } = runtime.engine().health() {
             return Error::new(Code::Stopped, reason);
         }
-        clock.sleep_until(clock.mono().saturating_add(HEALTH_EVERY)).await;
+        clock
+            .sleep_until(clock.mono().saturating_add(HEALTH_EVERY))
+            .await;
     }
 }

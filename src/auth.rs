@@ -108,7 +108,10 @@ impl Caller {
             CallerKind::Principal => AuthorKind::Principal,
             CallerKind::Runner => AuthorKind::Runner,
         };
-        Author { kind, id: self.id.clone() }
+        Author {
+            kind,
+            id: self.id.clone(),
+        }
     }
 }
 
@@ -124,7 +127,9 @@ impl TokenHash {
 
     /// 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
-        blake3::Hash::from_hex(text).ok().map(|h| Self(*h.as_bytes()))
+        blake3::Hash::from_hex(text)
+            .ok()
+            .map(|h| Self(*h.as_bytes()))
     }
 
     /// Compares in constant time.
@@ -171,7 +176,9 @@ impl NewToken {
 pub(crate) fn runner_of(token: &str) -> Option<RunnerId> {
     let (id, rest) = token.strip_prefix("lhr_")?.split_at_checked(32)?;
     let whole = rest.len() == 64;
-    RunnerId::parse(&format!("{}{id}", RunnerId::PREFIX)).ok().filter(|_| whole)
+    RunnerId::parse(&format!("{}{id}", RunnerId::PREFIX))
+        .ok()
+        .filter(|_| whole)
 }
 
 /// How requests are let in.

@@ -42,7 +42,11 @@ pub fn markdown() -> String {
     );
     for code in Code::ALL {
         let info = code.info();
-        let status = if info.status == 0 { "-".to_owned() } else { info.status.to_string() };
+        let status = if info.status == 0 {
+            "-".to_owned()
+        } else {
+            info.status.to_string()
+        };
         let kind = match info.kind {
             Kind::Refused => "refused",
             Kind::Full => "full",
@@ -69,6 +73,10 @@ mod tests {
             std::fs::write(path, markdown()).expect("docs/errors.md is writable");
             return;
         }
-        assert_eq!(found, markdown(), "run the tests once with LONGHAUL_BLESS=1");
+        assert_eq!(
+            found,
+            markdown(),
+            "run the tests once with LONGHAUL_BLESS=1"
+        );
     }
 }

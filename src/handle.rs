@@ -44,7 +44,10 @@ pub struct NewEvent {
 impl NewEvent {
     /// An event of any type that people may write.
     pub fn new(kind: impl Into<String>, content: Value) -> Self {
-        Self { kind: kind.into(), content }
+        Self {
+            kind: kind.into(),
+            content,
+        }
     }
 
     /// A message.
@@ -165,7 +168,11 @@ pub struct SessionHandle {
 
 impl SessionHandle {
     pub(crate) fn new(runtime: Runtime, caller: Arc<Caller>, id: SessionId) -> Self {
-        Self { runtime, caller, id }
+        Self {
+            runtime,
+            caller,
+            id,
+        }
     }
 
     pub(crate) async fn start(
@@ -179,7 +186,13 @@ impl SessionHandle {
         }
         let events = inputs(&new.events)?;
         let body = format!("{new:?}");
-        let asked = asked(&runtime, &caller, "POST /v1/sessions", &new.idempotency_key, &body);
+        let asked = asked(
+            &runtime,
+            &caller,
+            "POST /v1/sessions",
+            &new.idempotency_key,
+            &body,
+        );
         let create = CreateSession {
             deployment: new.deployment,
             revision: new.revision,
@@ -190,7 +203,11 @@ impl SessionHandle {
         };
         let answer = runtime.create_session(asked, create).await?;
         let Created { id } = read_answer(&answer.body)?;
-        Ok(Self { runtime, caller, id })
+        Ok(Self {
+            runtime,
+            caller,
+            id,
+        })
     }
 
     /// Its id.
@@ -203,7 +220,8 @@ impl SessionHandle {
     /// # Errors
     /// `session.terminal`, `session.untaken_inputs_full`, `runtime.busy`…
     pub async fn send(&self, text: impl Into<String>) -> Result<Accepted, Error> {
-        self.submit(&[NewEvent::message(text)], SubmitOptions::default()).await
+        self.submit(&[NewEvent::message(text)], SubmitOptions::default())
+            .await
     }
 
     /// Ends the current turn; the session stays usable.
@@ -211,7 +229,8 @@ impl SessionHandle {
     /// # Errors
     /// `session.terminal`, `runtime.busy`…
     pub async fn interrupt(&self) -> Result<Accepted, Error> {
-        self.submit(&[NewEvent::interrupt()], SubmitOptions::default()).await
+        self.submit(&[NewEvent::interrupt()], SubmitOptions::default())
+            .await
     }
 
     /// Submits events: all or none, durable when this returns.
@@ -223,10 +242,19 @@ impl SessionHandle {
         events: &[NewEvent],
         options: SubmitOptions,
     ) -> Result<Accepted, Error> {
-        let submission = Submission { expected_seq: options.expected_seq, events: inputs(events)? };
+        let submission = Submission {
+            expected_seq: options.expected_seq,
+            events: inputs(events)?,
+        };
         let path = format!("POST /v1/sessions/{}/events", self.id);
         let body = format!("{events:?}");
-        let asked = asked(&self.runtime, &self.caller, &path, &options.idempotency_key, &body);
+        let asked = asked(
+            &self.runtime,
+            &self.caller,
+            &path,
+            &options.idempotency_key,
+            &body,
+        );
         let answer = self.runtime.submit(asked, self.id, submission).await?;
         read_answer(&answer.body)
     }
@@ -236,7 +264,10 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`.
     pub async fn show(&self) -> Result<Value, Error> {
-        self.runtime.engine().show(self.caller.workspace, self.id).await
+        self.runtime
+            .engine()
+            .show(self.caller.workspace, self.id)
+            .await
     }
 
     /// A page of events.
@@ -244,7 +275,10 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`.
     pub async fn events(&self, query: EventQuery) -> Result<EventPage, Error> {
-        self.runtime.engine().events(self.caller.workspace, self.id, query).await
+        self.runtime
+            .engine()
+            .events(self.caller.workspace, self.id, query)
+            .await
     }
 
     /// Follows the log after a position (0 = from the start), history and live, without a gap.
@@ -252,21 +286,39 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`, `request.cursor_invalid`, `stream.limit`.
     pub async fn follow(&self, after: u64) -> Result<Follow, Error> {
-        let follower =
-            self.runtime.engine().follow(self.caller.workspace, self.id, after, None).await?;
+        let follower = self
+            .runtime
+            .engine()
+            .follow(self.caller.workspace, self.id, after, None)
+            .await?;
         let events = stream::unfold(Some(follower), |follower| async move {
             let mut follower = follower?;
             match follower.next().await {
-                Ok(Followed::Event { seq, kind, boundary, json }) => {
-                    Some((Ok(Event { seq, kind, boundary, json }), Some(follower)))
-                }
+                Ok(Followed::Event {
+                    seq,
+                    kind,
+                    boundary,
+                    json,
+                }) => Some((
+                    Ok(Event {
+                        seq,
+                        kind,
+                        boundary,
+                        json,
+                    }),
+                    Some(follower),
+                )),
                 Ok(Followed::Ended(_)) => None,
                 Ok(Followed::Erased) => Some((Err(Code::SessionErased.into()), None)),
                 Ok(Followed::Closed) => Some((Err(Code::Stopped.into()), None)),
                 Err(refused) => Some((Err(refused), None)),
             }
         });
-        Ok(Follow { events: events.boxed(), until_boundary: false, done: false })
+        Ok(Follow {
+            events: events.boxed(),
+            until_boundary: false,
+            done: false,
+        })
     }
 
     /// Ends the session as done.
@@ -274,7 +326,10 @@ impl SessionHandle {
     /// # Errors
     /// `session.run_live`, `session.terminal`.
     pub async fn complete(&self) -> Result<(), Error> {
-        self.runtime.complete(self.plain("complete"), self.id).await.map(done)
+        self.runtime
+            .complete(self.plain("complete"), self.id)
+            .await
+            .map(done)
     }
 
     /// Ends the session and whatever runs in it.
@@ -282,7 +337,10 @@ impl SessionHandle {
     /// # Errors
     /// `session.terminal`.
     pub async fn cancel(&self) -> Result<(), Error> {
-        self.runtime.cancel(self.plain("cancel"), self.id).await.map(done)
+        self.runtime
+            .cancel(self.plain("cancel"), self.id)
+            .await
+            .map(done)
     }
 
     /// Removes the session but for its tombstone.
@@ -290,7 +348,10 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`.
     pub async fn erase(&self) -> Result<(), Error> {
-        self.runtime.erase(self.plain("erase"), self.id).await.map(done)
+        self.runtime
+            .erase(self.plain("erase"), self.id)
+            .await
+            .map(done)
     }
 
     fn plain(&self, verb: &str) -> Asked {
@@ -310,7 +371,9 @@ fn asked(
     Asked {
         caller: Arc::clone(caller),
         request_id: runtime.new_request_id(),
-        receipt: key.as_ref().map(|k| receipt_key(caller, path, k, body.as_bytes())),
+        receipt: key
+            .as_ref()
+            .map(|k| receipt_key(caller, path, k, body.as_bytes())),
     }
 }
 
@@ -324,7 +387,10 @@ fn inputs(events: &[NewEvent]) -> Result<Vec<Input>, Error> {
         check_json(text.as_bytes())?;
         let content: &RawValue = serde_json::from_str(text)
             .map_err(|e| Rejection::new(Code::BodyInvalid, e.to_string()))?;
-        Ok(RawEvent { kind: event.kind.as_str().into(), content: Some(content) })
+        Ok(RawEvent {
+            kind: event.kind.as_str().into(),
+            content: Some(content),
+        })
     });
     let raw: Vec<RawEvent<'_>> = raw.collect::<Result<_, Error>>()?;
     parse_events(Origin::People, &raw)

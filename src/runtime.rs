@@ -23,7 +23,7 @@ use crate::handle::{Deployment, NewSession, SessionHandle};
 use crate::runner::{self, Extensions};
 use crate::telemetry;
 
-pub use claims::claims_body;
+pub use claims::{VERBS, claims_body};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.
@@ -93,7 +93,12 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`]; nothing is left running.
     pub async fn open(self) -> Result<Runtime, OpenError> {
-        let Self { config, extensions, door, log } = self;
+        let Self {
+            config,
+            extensions,
+            door,
+            log,
+        } = self;
         config.check()?;
         // Metrics made before there is a recorder would count for nobody.
         let _ = telemetry::metrics();
@@ -114,14 +119,29 @@ impl Builder {
                 return Err(refused.into());
             }
         };
-        let kinds = Kinds { harnesses: extensions.harness_kinds(), providers: extensions.provider_kinds() };
+        let kinds = Kinds {
+            harnesses: extensions.harness_kinds(),
+            providers: extensions.provider_kinds(),
+        };
         let reads_max = config.engine.blocking_threads_max;
         let catalog = Catalog::new(Arc::clone(&log), door.clone(), kinds, reads_max);
         let stopping = watch::Sender::new(false);
         let owner = Arc::new(Owner(stopping.clone()));
         let runner = Mutex::new(None);
-        let parts = Parts { config, door, log, engine, catalog, gate, stopping, runner };
-        let runtime = Runtime { parts: Arc::new(parts), _owner: Some(owner) };
+        let parts = Parts {
+            config,
+            door,
+            log,
+            engine,
+            catalog,
+            gate,
+            stopping,
+            runner,
+        };
+        let runtime = Runtime {
+            parts: Arc::new(parts),
+            _owner: Some(owner),
+        };
         if runtime.config().runner.enabled
             && let Err(reason) = runtime.start_runner(extensions).await
         {
@@ -153,14 +173,22 @@ impl Runtime {
 
     /// Opens a runtime with parts of the host's own.
     pub fn builder(config: Config) -> Builder {
-        Builder { config, ..Builder::default() }
+        Builder {
+            config,
+            ..Builder::default()
+        }
     }
 
     /// Stops in order: no new work, the runner gives its claims back, commands in progress are
     /// answered, everything is on disk, the data folder is free again.
     pub async fn close(self) {
         self.stop();
-        let runner = self.parts.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let runner = self
+            .parts
+            .runner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(runner) = runner {
             runner.stop().await;
         }
@@ -186,11 +214,18 @@ impl Runtime {
     }
 
     async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
-        let inner = Self { parts: Arc::clone(&self.parts), _owner: None };
+        let inner = Self {
+            parts: Arc::clone(&self.parts),
+            _owner: None,
+        };
         let config = self.config().clone();
         let started = runner::builtin::start(inner, &config, extensions).await;
         let runner = started.map_err(OpenError::Runner)?;
-        *self.parts.runner.lock().unwrap_or_else(PoisonError::into_inner) = Some(runner);
+        *self
+            .parts
+            .runner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(runner);
         Ok(())
     }
 
@@ -224,8 +259,10 @@ impl Runtime {
     /// # Errors
     /// `deployment.invalid`, and those of a write.
     pub async fn deploy(&self, new: &NewDeployment) -> Result<Deployment, Error> {
-        let stored =
-            self.catalog().create_deployment(WorkspaceRef::DEFAULT, "dev", new, None).await?;
+        let stored = self
+            .catalog()
+            .create_deployment(WorkspaceRef::DEFAULT, "dev", new, None)
+            .await?;
         crate::handle::read_answer(&stored.body)
     }
 
@@ -234,14 +271,19 @@ impl Runtime {
     /// # Errors
     /// `deployment.not_found`, and those of a write.
     pub async fn start(&self, new: NewSession) -> Result<SessionHandle, Error> {
-        self.start_as(Arc::new(Caller::dev(WorkspaceRef::DEFAULT)), new).await
+        self.start_as(Arc::new(Caller::dev(WorkspaceRef::DEFAULT)), new)
+            .await
     }
 
     /// Starts a session for a caller of the host's choice.
     ///
     /// # Errors
     /// As [`Runtime::start`].
-    pub async fn start_as(&self, caller: Arc<Caller>, new: NewSession) -> Result<SessionHandle, Error> {
+    pub async fn start_as(
+        &self,
+        caller: Arc<Caller>,
+        new: NewSession,
+    ) -> Result<SessionHandle, Error> {
         SessionHandle::start(self.clone(), caller, new).await
     }
 

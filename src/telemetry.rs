@@ -7,8 +7,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Seconds; from a fast append to a slow one.
-const LATENCY_BUCKETS: &[f64] =
-    &[0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+const LATENCY_BUCKETS: &[f64] = &[
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
 
 /// The recorder of this process, installed once: several runtimes share it. `None` where the
 /// host has installed one of its own, which then gets everything.
@@ -29,8 +30,14 @@ pub fn metrics() -> Option<&'static PrometheusHandle> {
 /// `info`). Does nothing where the host has a subscriber already.
 pub fn init_logs(json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let set = if json { logs.json().finish().try_init() } else { logs.finish().try_init() };
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let set = if json {
+        logs.json().finish().try_init()
+    } else {
+        logs.finish().try_init()
+    };
     if set.is_err() {
         tracing::debug!("logs go to the host's subscriber");
     }

@@ -30,12 +30,13 @@ pub(super) struct Ctx {
     pub(super) api: web::Data<Api>,
     pub(super) caller: Arc<Caller>,
     pub(super) req: HttpRequest,
-    request_id: Arc<str>,
+    request_id: Option<Arc<str>>,
 }
 
 impl FromRequest for Ctx {
     type Error = Failure;
-    type Future = Either<Ready<Result<Self, Failure>>, LocalBoxFuture<'static, Result<Self, Failure>>>;
+    type Future =
+        Either<Ready<Result<Self, Failure>>, LocalBoxFuture<'static, Result<Self, Failure>>>;
 
     fn from_request(req: &HttpRequest, _: &mut Payload) -> Self::Future {
         let Some(api) = req.app_data::<web::Data<Api>>().cloned() else {
@@ -55,7 +56,9 @@ impl FromRequest for Ctx {
 }
 
 async fn find_caller(api: &Api, req: &HttpRequest) -> Result<Arc<Caller>, Rejection> {
-    let wanted = single(req, &WORKSPACE)?.map(WorkspaceRef::parse).transpose();
+    let wanted = single(req, &WORKSPACE)?
+        .map(WorkspaceRef::parse)
+        .transpose();
     let wanted = wanted.map_err(|e| bad_id("the header longhaul-workspace", &e))?;
     let Gate::Tokens(tokens) = api.runtime.gate() else {
         let workspace = wanted.unwrap_or(WorkspaceRef::DEFAULT);
@@ -85,12 +88,17 @@ async fn find_caller(api: &Api, req: &HttpRequest) -> Result<Arc<Caller>, Reject
 /// The one value of a header; twice is a bad header.
 fn single<'a>(req: &'a HttpRequest, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
     let mut values = req.headers().get_all(name);
-    let Some(first) = values.next() else { return Ok(None) };
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
     let bad = |why: &str| Rejection::new(Code::HeaderInvalid, format!("the header {name} {why}"));
     if values.next().is_some() {
         return Err(bad("is there twice"));
     }
-    first.to_str().map(Some).map_err(|_| bad("has bytes that are not visible ASCII"))
+    first
+        .to_str()
+        .map(Some)
+        .map_err(|_| bad("has bytes that are not visible ASCII"))
 }
 
 pub(super) fn bad_id(what: &str, e: &IdError) -> Rejection {
@@ -98,13 +106,24 @@ pub(super) fn bad_id(what: &str, e: &IdError) -> Rejection {
 }
 
 impl Ctx {
-    fn checked(api: web::Data<Api>, caller: Arc<Caller>, req: HttpRequest) -> Result<Self, Failure> {
+    fn checked(
+        api: web::Data<Api>,
+        caller: Arc<Caller>,
+        req: HttpRequest,
+    ) -> Result<Self, Failure> {
         if let Some(scope) = needed(&req) {
             caller.need(scope)?;
         }
-        let id = req.extensions().get::<RequestId>().map(|r| Arc::clone(&r.0));
-        let request_id = id.unwrap_or_else(|| api.runtime.new_request_id());
-        Ok(Self { api, caller, req, request_id })
+        let request_id = req
+            .extensions()
+            .get::<RequestId>()
+            .map(|r| Arc::clone(&r.0));
+        Ok(Self {
+            api,
+            caller,
+            req,
+            request_id,
+        })
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -125,7 +144,10 @@ impl Ctx {
     pub(super) fn asked(&self, body: &[u8]) -> Result<Asked, Rejection> {
         Ok(Asked {
             caller: Arc::clone(&self.caller),
-            request_id: Arc::clone(&self.request_id),
+            request_id: match &self.request_id {
+                Some(id) => Arc::clone(id),
+                None => self.runtime().new_request_id(),
+            },
             receipt: self.receipt(body)?,
         })
     }
@@ -134,13 +156,17 @@ impl Ctx {
         &self,
         body: &[u8],
     ) -> Result<Option<longhaul_actors::session::command::ReceiptKey>, Rejection> {
-        let Some(key) = self.idempotency_key()? else { return Ok(None) };
+        let Some(key) = self.idempotency_key()? else {
+            return Ok(None);
+        };
         let method_path = format!("{} {}", self.req.method(), self.req.path());
         Ok(Some(receipt_key(&self.caller, &method_path, key, body)))
     }
 
     fn idempotency_key(&self) -> Result<Option<&str>, Rejection> {
-        let Some(key) = single(&self.req, &IDEMPOTENCY_KEY)? else { return Ok(None) };
+        let Some(key) = single(&self.req, &IDEMPOTENCY_KEY)? else {
+            return Ok(None);
+        };
         let visible = key.bytes().all(|b| b.is_ascii_graphic());
         if key.is_empty() || key.len() > KEY_BYTES_MAX || !visible {
             let detail = format!("idempotency-key has 1 to {KEY_BYTES_MAX} visible characters");
@@ -160,7 +186,9 @@ impl Ctx {
 
     /// `If-Match`: the last position that the caller has seen.
     pub(super) fn expected_seq(&self) -> Result<Option<u64>, Rejection> {
-        let Some(text) = single(&self.req, &header::IF_MATCH)? else { return Ok(None) };
+        let Some(text) = single(&self.req, &header::IF_MATCH)? else {
+            return Ok(None);
+        };
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let seq = text.parse().ok().filter(|_| digits);
         seq.map(Some).ok_or_else(|| {
@@ -177,5 +205,9 @@ impl Ctx {
 fn needed(req: &HttpRequest) -> Option<Scope> {
     let access = req.app_data::<Access>()?;
     let method: &Method = req.method();
-    access.0.iter().find(|(m, _)| method.as_str() == *m).and_then(|(_, scope)| *scope)
+    access
+        .0
+        .iter()
+        .find(|(m, _)| method.as_str() == *m)
+        .and_then(|(_, scope)| *scope)
 }

@@ -50,8 +50,15 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     let limit = params.number("limit", 1, PAGE_LEN_MAX)?.unwrap_or(PAGE_LEN);
     let after = params.page::<DeploymentId>()?;
     params.finish()?;
-    let page = ctx.runtime().catalog().list_deployments(ctx.workspace(), after, limit).await?;
-    Ok(json_value(200, &json!({ "deployments": page.items, "next_page": page.next })))
+    let page = ctx
+        .runtime()
+        .catalog()
+        .list_deployments(ctx.workspace(), after, limit)
+        .await?;
+    Ok(json_value(
+        200,
+        &json!({ "deployments": page.items, "next_page": page.next }),
+    ))
 }
 
 /// The newest revision.
@@ -60,7 +67,11 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
 pub(super) async fn newest(ctx: Ctx) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
-    let revision = ctx.runtime().catalog().revision(ctx.workspace(), id, None).await?;
+    let revision = ctx
+        .runtime()
+        .catalog()
+        .revision(ctx.workspace(), id, None)
+        .await?;
     Ok(json_bytes(200, revision.json()))
 }
 
@@ -90,9 +101,14 @@ pub(super) async fn list_revisions(ctx: Ctx) -> Answered {
     let after = params.page::<u32>()?;
     params.finish()?;
     let catalog = ctx.runtime().catalog();
-    let page = catalog.list_revisions(ctx.workspace(), id, after, limit).await?;
+    let page = catalog
+        .list_revisions(ctx.workspace(), id, after, limit)
+        .await?;
     let next = page.next.map(|n| n.to_string());
-    Ok(json_value(200, &json!({ "revisions": page.items, "next_page": next })))
+    Ok(json_value(
+        200,
+        &json!({ "revisions": page.items, "next_page": next }),
+    ))
 }
 
 /// One revision.
@@ -104,9 +120,15 @@ pub(super) async fn revision(ctx: Ctx) -> Answered {
     Params::of(&ctx.req)?.finish()?;
     let number = ctx.req.match_info().get("revision").unwrap_or_default();
     let digits = number.bytes().all(|b| b.is_ascii_digit());
-    let number = number.parse().ok().filter(|n| digits && *n > 0).ok_or_else(|| {
-        Rejection::new(Code::IdInvalid, "a revision is a number from 1")
-    })?;
-    let revision = ctx.runtime().catalog().revision(ctx.workspace(), id, Some(number)).await?;
+    let number = number
+        .parse()
+        .ok()
+        .filter(|n| digits && *n > 0)
+        .ok_or_else(|| Rejection::new(Code::IdInvalid, "a revision is a number from 1"))?;
+    let revision = ctx
+        .runtime()
+        .catalog()
+        .revision(ctx.workspace(), id, Some(number))
+        .await?;
     Ok(json_bytes(200, revision.json()))
 }

@@ -36,7 +36,10 @@ pub(super) async fn submit(ctx: Ctx, body: Body) -> Answered {
     let asked = ctx.asked(&body.0)?;
     let events: Events<'_> = body.fields()?;
     let events = parse_events(Origin::People, &events.events)?;
-    let submission = Submission { expected_seq, events };
+    let submission = Submission {
+        expected_seq,
+        events,
+    };
     Ok(answer(ctx.runtime().submit(asked, id, submission).await?))
 }
 
@@ -50,7 +53,11 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     let id: SessionId = ctx.path_id("id")?;
     let query = query(Params::of(&ctx.req)?)?;
     let order = query.order;
-    let page = ctx.runtime().engine().events(ctx.workspace(), id, query).await?;
+    let page = ctx
+        .runtime()
+        .engine()
+        .events(ctx.workspace(), id, query)
+        .await?;
     Ok(shown(&page, order))
 }
 
@@ -61,14 +68,25 @@ fn query(mut params: Params) -> Result<EventQuery, Rejection> {
         Some(_) => return Err(bad("`order` is asc or desc")),
     };
     let (after, before) = (params.cursor("after")?, params.cursor("before")?);
-    let limit = params.number("limit", 1, PAGE_EVENTS_MAX)?.unwrap_or(PAGE_LEN);
+    let limit = params
+        .number("limit", 1, PAGE_EVENTS_MAX)?
+        .unwrap_or(PAGE_LEN);
     let types = params.types()?;
     params.finish()?;
     match (order, after, before) {
         (Order::Asc, _, Some(_)) => Err(bad("`before` goes with order=desc")),
         (Order::Desc, Some(_), _) => Err(bad("`after` goes with order=asc")),
-        (_, _, Some(0)) => Err(Rejection::new(Code::CursorInvalid, "`before` is at least 1")),
-        (order, after, before) => Ok(EventQuery { after, before, order, limit, types }),
+        (_, _, Some(0)) => Err(Rejection::new(
+            Code::CursorInvalid,
+            "`before` is at least 1",
+        )),
+        (order, after, before) => Ok(EventQuery {
+            after,
+            before,
+            order,
+            limit,
+            types,
+        }),
     }
 }
 
@@ -83,8 +101,14 @@ fn shown(page: &EventPage, order: Order) -> HttpResponse {
         }
         out.extend_from_slice(event);
     }
-    let next = page.next_after.map_or_else(|| "null".to_owned(), |seq| seq.to_string());
-    let name = if order == Order::Asc { "next_after" } else { "next_before" };
+    let next = page
+        .next_after
+        .map_or_else(|| "null".to_owned(), |seq| seq.to_string());
+    let name = if order == Order::Asc {
+        "next_after"
+    } else {
+        "next_before"
+    };
     out.extend_from_slice(
         format!(
             "],\"{name}\":{next},\"last_seq\":{},\"first_available_seq\":{}}}",

@@ -29,9 +29,19 @@ pub(super) enum Next<F> {
 }
 
 /// Gives the request its id, and refuses what no route would take.
-pub(super) fn admit(req: &ServiceRequest) -> Result<(), Rejection> {
-    let Some(api) = req.app_data::<web::Data<Api>>() else { return Err(Code::Internal.into()) };
-    req.extensions_mut().insert(RequestId(api.runtime.new_request_id()));
+pub(super) fn admit(req: &ServiceRequest) -> (Arc<str>, Result<(), Rejection>) {
+    let Some(api) = req.app_data::<web::Data<Api>>() else {
+        return (Arc::from(""), Err(Code::Internal.into()));
+    };
+    let id = api.runtime.new_request_id();
+    // Calls under a claim write no cause, and are too many to carry what they do not need.
+    if !req.path().starts_with(super::claims::PREFIX) {
+        req.extensions_mut().insert(RequestId(Arc::clone(&id)));
+    }
+    (id, check(api, req))
+}
+
+fn check(api: &Api, req: &ServiceRequest) -> Result<(), Rejection> {
     if api.open {
         check_loopback(req.request())?;
     }
@@ -51,7 +61,8 @@ fn is_json(value: Option<&HeaderValue>) -> bool {
 /// A server without tokens serves this machine only, and no web page: a page elsewhere has
 /// another origin, and a name that was made to lead here has another host.
 fn check_loopback(req: &HttpRequest) -> Result<(), Rejection> {
-    let refused = |what: &str| Rejection::new(Code::OriginRefused, format!("{what} is not loopback"));
+    let refused =
+        |what: &str| Rejection::new(Code::OriginRefused, format!("{what} is not loopback"));
     let headers = req.headers();
     let host = headers.get(header::HOST).and_then(|h| h.to_str().ok());
     // With a full URI in the request line, that one counts.
@@ -61,7 +72,10 @@ fn check_loopback(req: &HttpRequest) -> Result<(), Rejection> {
     }
     for origin in headers.get_all(header::ORIGIN) {
         let origin = origin.to_str().ok().and_then(|o| o.parse::<Uri>().ok());
-        let host = origin.as_ref().and_then(|o| o.authority()).map(|a| a.as_str());
+        let host = origin
+            .as_ref()
+            .and_then(|o| o.authority())
+            .map(|a| a.as_str());
         if !host.is_some_and(is_loopback) {
             return Err(refused("the Origin header"));
         }
@@ -78,11 +92,15 @@ fn is_loopback(authority: &str) -> bool {
         },
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Adds the request's id to the answer and gives every error its one form.
-pub(super) async fn answer<F, B>(next: Next<F>) -> Result<ServiceResponse<BoxBody>, actix_web::Error>
+pub(super) async fn answer<F, B>(
+    id: Arc<str>,
+    next: Next<F>,
+) -> Result<ServiceResponse<BoxBody>, actix_web::Error>
 where
     F: Future<Output = Result<ServiceResponse<B>, actix_web::Error>>,
     B: MessageBody + 'static,
@@ -90,21 +108,19 @@ where
     let (req, mut response) = match next {
         Next::Refuse(req, rejection) => {
             let req = req.into_parts().0;
-            let response = refuse(&req, &rejection);
+            let response = refuse(&req, &id, &rejection);
             (req, response)
         }
         Next::Serve(call) => {
             let (req, response) = call.await?.map_into_boxed_body().into_parts();
             let response = match response.error().map(problem::of_framework) {
-                Some(rejection) => carry(&req, &rejection, &response),
+                Some(rejection) => carry(&req, &id, &rejection, &response),
                 None => response,
             };
             (req, response)
         }
     };
-    if let Some(id) = request_id(&req)
-        && let Ok(value) = HeaderValue::from_str(&id)
-    {
+    if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     if let Some(api) = req.app_data::<web::Data<Api>>() {
@@ -114,29 +130,26 @@ where
 }
 
 /// The problem, with the headers that the route itself had set (`allow`).
-fn carry(req: &HttpRequest, rejection: &Rejection, from: &HttpResponse) -> HttpResponse {
-    let mut response = refuse(req, rejection);
+fn carry(req: &HttpRequest, id: &str, rejection: &Rejection, from: &HttpResponse) -> HttpResponse {
+    let mut response = refuse(req, id, rejection);
     if let Some(allow) = from.headers().get(header::ALLOW) {
         response.headers_mut().insert(header::ALLOW, allow.clone());
     }
     response
 }
 
-fn refuse(req: &HttpRequest, rejection: &Rejection) -> HttpResponse {
-    let id = request_id(req).unwrap_or_else(|| Arc::from(""));
+fn refuse(req: &HttpRequest, id: &str, rejection: &Rejection) -> HttpResponse {
     if let Some(api) = req.app_data::<web::Data<Api>>() {
         api.counters.refused(rejection.code);
     }
     // Refusals are expected: counted, not logged. Only faults are news.
     if rejection.code.info().kind == Kind::Fault {
-        let (method, path) = (req.method(), req.path());
-        tracing::error!(request_id = %id, %method, path, error = %rejection, "request failed");
+        // The route, not the path: that may hold a claim's token.
+        let route = req.match_pattern().unwrap_or_default();
+        let method = req.method();
+        tracing::error!(request_id = id, %method, route, error = %rejection, "request failed");
     }
-    problem::response(rejection, &id)
-}
-
-fn request_id(req: &HttpRequest) -> Option<Arc<str>> {
-    req.extensions().get::<RequestId>().map(|r| Arc::clone(&r.0))
+    problem::response(rejection, id)
 }
 
 /// A peer that takes no bytes for so long is cut off by the system: its stream is never polled
@@ -155,12 +168,27 @@ mod tests {
 
     #[test]
     fn loopback_names() {
-        for yes in ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:80"] {
+        for yes in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1",
+            "127.9.9.9:1",
+            "[::1]",
+            "[::1]:80",
+        ] {
             assert!(is_loopback(yes), "{yes}");
         }
         for no in [
-            "", "example.com", "localhost.example.com", "127.0.0.1.example.com", "10.0.0.1",
-            "[::1", "[::1]x", "[fe80::1]", "0.0.0.0", "::1",
+            "",
+            "example.com",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "10.0.0.1",
+            "[::1",
+            "[::1]x",
+            "[fe80::1]",
+            "0.0.0.0",
+            "::1",
         ] {
             assert!(!is_loopback(no), "{no}");
         }

@@ -19,7 +19,12 @@ pub(super) struct Guarded {
 
 impl Guarded {
     pub(super) fn new(bytes: Bytes, guards: Vec<DeliveryGuard>) -> Self {
-        Self { len: bytes.len() as u64, bytes: Some(bytes), flushed: false, guards }
+        Self {
+            len: bytes.len() as u64,
+            bytes: Some(bytes),
+            flushed: false,
+            guards,
+        }
     }
 }
 

@@ -77,15 +77,43 @@ pub(super) struct EventSchema {
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Longhaul", description = "A durable runtime for agent sessions."),
+    info(
+        title = "Longhaul",
+        description = "A durable runtime for agent sessions."
+    ),
     paths(
-        sessions::create, sessions::list, sessions::show, sessions::erase, sessions::complete,
-        sessions::cancel, sessions::runs, events::submit, events::list, stream::follow,
-        deployments::create, deployments::list, deployments::newest, deployments::create_revision,
-        deployments::list_revisions, deployments::revision, workspaces::create, workspaces::list,
-        runners::enrol, runners::remove, runners::drain, claims::poll, claims::ready,
-        claims::heartbeat, claims::agent_events, claims::inputs, claims::park, claims::settle,
-        claims::release, operations::alive, operations::ready, operations::metrics,
+        sessions::create,
+        sessions::list,
+        sessions::show,
+        sessions::erase,
+        sessions::complete,
+        sessions::cancel,
+        sessions::runs,
+        events::submit,
+        events::list,
+        stream::follow,
+        deployments::create,
+        deployments::list,
+        deployments::newest,
+        deployments::create_revision,
+        deployments::list_revisions,
+        deployments::revision,
+        workspaces::create,
+        workspaces::list,
+        runners::enrol,
+        runners::remove,
+        runners::drain,
+        claims::poll,
+        claims::ready,
+        claims::heartbeat,
+        claims::agent_events,
+        claims::inputs,
+        claims::park,
+        claims::settle,
+        claims::release,
+        operations::alive,
+        operations::ready,
+        operations::metrics,
         operations::openapi,
     )
 )]
@@ -105,15 +133,21 @@ mod tests {
     #[test]
     fn the_document_has_every_route_and_no_other() {
         let json = serde_json::to_value(document()).expect("serialises");
-        assert!(json["openapi"].as_str().is_some_and(|v| v.starts_with("3.1")));
+        assert!(
+            json["openapi"]
+                .as_str()
+                .is_some_and(|v| v.starts_with("3.1"))
+        );
         let mut documented = BTreeSet::new();
         for (path, methods) in json["paths"].as_object().expect("paths") {
             for method in methods.as_object().expect("methods").keys() {
                 documented.insert((path.clone(), method.to_uppercase()));
             }
         }
-        let routed: BTreeSet<_> =
-            ROUTES.iter().map(|r| (r.path.to_owned(), r.method.to_owned())).collect();
+        let routed: BTreeSet<_> = ROUTES
+            .iter()
+            .map(|r| (r.path.to_owned(), r.method.to_owned()))
+            .collect();
         assert_eq!(documented, routed);
     }
 }

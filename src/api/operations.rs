@@ -48,7 +48,9 @@ pub(super) async fn metrics(ctx: Ctx) -> HttpResponse {
         recorder.run_upkeep();
         out.push_str(&recorder.render());
     }
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(out)
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4")
+        .body(out)
 }
 
 /// This document.

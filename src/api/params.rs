@@ -24,9 +24,10 @@ impl Params {
         }
         let pairs = web::Query::<Vec<(String, String)>>::from_query(req.query_string());
         let pairs = pairs.map_err(|e| bad(e.to_string()))?.into_inner();
-        let twice = pairs.iter().enumerate().find(|(i, (name, _))| {
-            pairs.iter().skip(i + 1).any(|(other, _)| other == name)
-        });
+        let twice = pairs
+            .iter()
+            .enumerate()
+            .find(|(i, (name, _))| pairs.iter().skip(i + 1).any(|(other, _)| other == name));
         match twice {
             Some((_, (name, _))) => Err(bad(format!("`{name}` is there twice"))),
             None => Ok(Self(pairs)),
@@ -43,27 +44,40 @@ impl Params {
     where
         T: FromStr + PartialOrd + Display + Copy,
     {
-        let Some(text) = self.take(name) else { return Ok(None) };
+        let Some(text) = self.take(name) else {
+            return Ok(None);
+        };
         let value = text.parse::<T>().ok().filter(|v| *v >= min && *v <= max);
-        value.map(Some).ok_or_else(|| bad(format!("`{name}` is {min} to {max}")))
+        value
+            .map(Some)
+            .ok_or_else(|| bad(format!("`{name}` is {min} to {max}")))
     }
 
     /// A position in a log.
     pub(super) fn cursor(&mut self, name: &str) -> Result<Option<u64>, Rejection> {
-        self.take(name).map(|text| parse_cursor(name, &text)).transpose()
+        self.take(name)
+            .map(|text| parse_cursor(name, &text))
+            .transpose()
     }
 
     /// A cursor that an earlier page gave.
     pub(super) fn page<T: FromStr>(&mut self) -> Result<Option<T>, Rejection> {
-        let Some(text) = self.take("page") else { return Ok(None) };
+        let Some(text) = self.take("page") else {
+            return Ok(None);
+        };
         text.parse().map(Some).map_err(|_| {
-            Rejection::new(Code::CursorInvalid, "`page` is the `next_page` of the page before")
+            Rejection::new(
+                Code::CursorInvalid,
+                "`page` is the `next_page` of the page before",
+            )
         })
     }
 
     /// A comma-separated filter of event types.
     pub(super) fn types(&mut self) -> Result<Option<Vec<EventType>>, Rejection> {
-        let Some(text) = self.take("types") else { return Ok(None) };
+        let Some(text) = self.take("types") else {
+            return Ok(None);
+        };
         let types: Vec<EventType> = text
             .split(',')
             .map(|t| EventType::parse(t).ok_or_else(|| bad(format!("`types`: no type {t:?}"))))
@@ -90,6 +104,9 @@ impl Params {
 pub(super) fn parse_cursor(name: &str, text: &str) -> Result<u64, Rejection> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| digits).ok_or_else(|| {
-        Rejection::new(Code::CursorInvalid, format!("`{name}` is a position: digits only"))
+        Rejection::new(
+            Code::CursorInvalid,
+            format!("`{name}` is a position: digits only"),
+        )
     })
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use actix_web::body::BoxBody;
-use actix_web::http::header::{self, HeaderValue};
 use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpResponse, ResponseError};
 use longhaul_actors::code::{Code, Kind, Rejection};
 use serde_json::{Map, Value};

@@ -17,7 +17,11 @@ pub(super) async fn enrol(ctx: Ctx, body: Body) -> Answered {
     let asked = ctx.asked(&body.0)?;
     let new: NewRunner = body.fields()?;
     let catalog = ctx.runtime().catalog();
-    Ok(stored(catalog.enrol_runner(&ctx.caller, &new, ctx.api.open, asked.receipt).await?))
+    Ok(stored(
+        catalog
+            .enrol_runner(&ctx.caller, &new, ctx.api.open, asked.receipt)
+            .await?,
+    ))
 }
 
 /// Forgets a runner. Its live claims end by their leases.
@@ -28,7 +32,11 @@ pub(super) async fn remove(ctx: Ctx) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
     let asked = ctx.asked(b"")?;
-    let gone = ctx.runtime().catalog().remove_runner(&ctx.caller, id, asked.receipt).await?;
+    let gone = ctx
+        .runtime()
+        .catalog()
+        .remove_runner(&ctx.caller, id, asked.receipt)
+        .await?;
     ctx.runtime().engine().forget(id).await?;
     Ok(stored(gone))
 }
@@ -42,7 +50,11 @@ pub(super) async fn drain(ctx: Ctx, body: Body) -> Answered {
     Params::of(&ctx.req)?.finish()?;
     body.no_fields()?;
     let asked = ctx.asked(&body.0)?;
-    let drained = ctx.runtime().catalog().drain_runner(&ctx.caller, id, asked.receipt).await?;
+    let drained = ctx
+        .runtime()
+        .catalog()
+        .drain_runner(&ctx.caller, id, asked.receipt)
+        .await?;
     ctx.runtime().engine().drain(id).await?;
     Ok(stored(drained))
 }

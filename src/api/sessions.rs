@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use actix_web::HttpResponse;
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::input::{Origin, RawEvent, parse_events};
@@ -18,6 +19,7 @@ use super::params::{Params, bad};
 use super::problem::Answered;
 use crate::runtime::CreateSession;
 
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Lines of one page of a list.
 pub(super) const PAGE_LEN_MAX: usize = 1_000;
 /// Without `limit`.
@@ -47,7 +49,9 @@ pub(super) fn answer(answer: Answer) -> HttpResponse {
 pub(super) fn json_bytes(status: u16, body: impl Into<bytes::Bytes>) -> HttpResponse {
     let status = actix_web::http::StatusCode::from_u16(status);
     let status = status.unwrap_or(actix_web::http::StatusCode::INTERNAL_SERVER_ERROR);
-    HttpResponse::build(status).content_type("application/json").body(body.into())
+    HttpResponse::build(status)
+        .insert_header((CONTENT_TYPE, JSON))
+        .body(body.into())
 }
 
 pub(super) fn json_value(status: u16, value: &Value) -> HttpResponse {
@@ -93,8 +97,15 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     });
     params.finish()?;
     let status = status.transpose()?;
-    let page = ctx.runtime().engine().list(ctx.workspace(), after, limit, status).await?;
-    Ok(json_value(200, &json!({ "sessions": page.items, "next_page": page.next_after })))
+    let page = ctx
+        .runtime()
+        .engine()
+        .list(ctx.workspace(), after, limit, status)
+        .await?;
+    Ok(json_value(
+        200,
+        &json!({ "sessions": page.items, "next_page": page.next_after }),
+    ))
 }
 
 /// One session: where it is, and why.
@@ -103,7 +114,10 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
 pub(super) async fn show(ctx: Ctx) -> Answered {
     let id: SessionId = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
-    Ok(json_value(200, &ctx.runtime().engine().show(ctx.workspace(), id).await?))
+    Ok(json_value(
+        200,
+        &ctx.runtime().engine().show(ctx.workspace(), id).await?,
+    ))
 }
 
 /// Erases a session: its content is gone from the disk within `erasure.purge_s_max`.
@@ -151,8 +165,14 @@ pub(super) async fn runs(ctx: Ctx) -> Answered {
     let limit = params.number("limit", 1, PAGE_LEN_MAX)?.unwrap_or(PAGE_LEN);
     let after = params.page::<u64>()?;
     params.finish()?;
-    let page = ctx.runtime().engine().runs(ctx.workspace(), id, after, limit).await?;
+    let page = ctx
+        .runtime()
+        .engine()
+        .runs(ctx.workspace(), id, after, limit)
+        .await?;
     let next = page.next_after.map(|seq| seq.to_string());
-    Ok(json_value(200, &json!({ "runs": page.items, "next_page": next })))
+    Ok(json_value(
+        200,
+        &json!({ "runs": page.items, "next_page": next }),
+    ))
 }
-

@@ -64,14 +64,18 @@ impl Counters {
         out.push_str("# TYPE longhaul_http_responses_total counter\n");
         for (class, counter) in self.by_class.iter().enumerate().skip(1) {
             let n = counter.load(Ordering::Relaxed);
-            out.push_str(&format!("longhaul_http_responses_total{{class=\"{class}xx\"}} {n}\n"));
+            out.push_str(&format!(
+                "longhaul_http_responses_total{{class=\"{class}xx\"}} {n}\n"
+            ));
         }
         out.push_str("# TYPE longhaul_http_problems_total counter\n");
         for (code, counter) in Code::ALL.iter().zip(&self.by_code) {
             let n = counter.load(Ordering::Relaxed);
             if n > 0 {
                 let code = code.text();
-                out.push_str(&format!("longhaul_http_problems_total{{code=\"{code}\"}} {n}\n"));
+                out.push_str(&format!(
+                    "longhaul_http_problems_total{{code=\"{code}\"}} {n}\n"
+                ));
             }
         }
     }

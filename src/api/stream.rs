@@ -48,17 +48,28 @@ pub(super) async fn follow(ctx: Ctx) -> Answered {
     params.finish()?;
     // A browser that reconnects repeats the address and adds where it was.
     let last = ctx.header(&LAST_EVENT_ID)?;
-    let last = last.map(|text| parse_cursor("last-event-id", text)).transpose()?;
+    let last = last
+        .map(|text| parse_cursor("last-event-id", text))
+        .transpose()?;
     let after = last.or(after).unwrap_or(0);
 
     let permit = Arc::clone(&ctx.api.streams).try_acquire_owned();
     let permit = permit.map_err(|_| Rejection::plain(Code::StreamsFull))?;
     // The boundary may be of a type that the filter drops: then it is dropped here.
-    let (wanted, filter) = if until_boundary { (None, types) } else { (types, None) };
+    let (wanted, filter) = if until_boundary {
+        (None, types)
+    } else {
+        (types, None)
+    };
     let runtime = ctx.runtime();
-    let follower = runtime.engine().follow(ctx.workspace(), id, after, wanted).await?;
+    let follower = runtime
+        .engine()
+        .follow(ctx.workspace(), id, after, wanted)
+        .await?;
     let (clock, http) = (Arc::clone(&runtime.door().clock), &runtime.config().http);
-    let age = clock.mono().saturating_add(Duration::from_secs(http.stream_age_s_max));
+    let age = clock
+        .mono()
+        .saturating_add(Duration::from_secs(http.stream_age_s_max));
     let events = Events {
         follower,
         filter,
@@ -112,7 +123,9 @@ impl Events {
             }
             State::Open => {}
         }
-        let beat = self.clock.sleep_until(self.clock.mono().saturating_add(self.beat));
+        let beat = self
+            .clock
+            .sleep_until(self.clock.mono().saturating_add(self.beat));
         tokio::pin!(beat);
         loop {
             let next = tokio::select! {
@@ -130,7 +143,9 @@ impl Events {
             self.take(next, &mut out);
             while self.state == State::Open && out.len() < CHUNK_BYTES {
                 // Whatever else is there already goes into the same chunk.
-                let Some(more) = self.follower.next().now_or_never() else { break };
+                let Some(more) = self.follower.next().now_or_never() else {
+                    break;
+                };
                 self.take(more, &mut out);
             }
             if !out.is_empty() {
@@ -151,8 +166,17 @@ impl Events {
             }
         };
         match next {
-            Follow::Event { seq, kind, boundary, json } => {
-                if self.filter.as_ref().is_none_or(|types| types.contains(&kind)) {
+            Follow::Event {
+                seq,
+                kind,
+                boundary,
+                json,
+            } => {
+                if self
+                    .filter
+                    .as_ref()
+                    .is_none_or(|types| types.contains(&kind))
+                {
                     frame(out, seq, kind.text(), &json);
                 }
                 if boundary && self.until_boundary {
@@ -209,6 +233,9 @@ mod tests {
         let mut out = BytesMut::new();
         frame(&mut out, 7, "user.message", b"{\"a\":\r\n1}");
         let text = String::from_utf8(out.to_vec()).expect("text");
-        assert_eq!(text, "id: 7\nevent: user.message\ndata: {\"a\":\ndata: \ndata: 1}\n\n");
+        assert_eq!(
+            text,
+            "id: 7\nevent: user.message\ndata: {\"a\":\ndata: \ndata: 1}\n\n"
+        );
     }
 }

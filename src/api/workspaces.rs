@@ -22,7 +22,11 @@ pub(super) async fn create(ctx: Ctx, body: Body) -> Answered {
     let asked = ctx.asked(&body.0)?;
     let new: NewWorkspace = body.fields()?;
     let catalog = ctx.runtime().catalog();
-    Ok(stored(catalog.create_workspace(&ctx.caller.id, &new, asked.receipt).await?))
+    Ok(stored(
+        catalog
+            .create_workspace(&ctx.caller.id, &new, asked.receipt)
+            .await?,
+    ))
 }
 
 /// Workspaces: with the scope `admin` all of them, else the caller's own.
@@ -37,8 +41,14 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     let catalog = ctx.runtime().catalog();
     if !ctx.caller.may(Scope::Admin) {
         let own = catalog.workspace(ctx.workspace()).await?;
-        return Ok(json_value(200, &json!({ "workspaces": [own], "next_page": null })));
+        return Ok(json_value(
+            200,
+            &json!({ "workspaces": [own], "next_page": null }),
+        ));
     }
     let page = catalog.list_workspaces(after, limit).await?;
-    Ok(json_value(200, &json!({ "workspaces": page.items, "next_page": page.next })))
+    Ok(json_value(
+        200,
+        &json!({ "workspaces": page.items, "next_page": page.next }),
+    ))
 }

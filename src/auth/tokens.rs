@@ -94,7 +94,10 @@ impl Tokens {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, TokensError> {
         let path = path.into();
         let read = read(&path)?;
-        Ok(Self { path, read: RwLock::new(read) })
+        Ok(Self {
+            path,
+            read: RwLock::new(read),
+        })
     }
 
     /// The caller that a token belongs to, if it is known and not expired.
@@ -103,7 +106,10 @@ impl Tokens {
         let hash = TokenHash::of(token);
         let read = self.read.read().unwrap_or_else(PoisonError::into_inner);
         // The map is keyed by digest: its timing says nothing about any token's text.
-        let known = read.by_hash.get(&hash.0).filter(|k| k.hash.matches(&hash))?;
+        let known = read
+            .by_hash
+            .get(&hash.0)
+            .filter(|k| k.hash.matches(&hash))?;
         let valid = known.expires_at_ms.is_none_or(|at| now_ms < at);
         valid.then(|| known.caller.clone())
     }
@@ -112,7 +118,13 @@ impl Tokens {
     /// of it is wrong, the last good version stays.
     fn refresh(&self) {
         let stamp = std::fs::metadata(&self.path).ok().map(|m| Stamp::of(&m));
-        if self.read.read().unwrap_or_else(PoisonError::into_inner).stamp == stamp {
+        if self
+            .read
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .stamp
+            == stamp
+        {
             return;
         }
         let new = match (stamp, read(&self.path)) {
@@ -133,13 +145,20 @@ impl Tokens {
 
 impl Stamp {
     fn of(meta: &Metadata) -> Self {
-        Self { inode: meta.ino(), len: meta.len(), modified: (meta.mtime(), meta.mtime_nsec()) }
+        Self {
+            inode: meta.ino(),
+            len: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+        }
     }
 }
 
 fn read(path: &Path) -> Result<Read, TokensError> {
     let shown = path.display().to_string();
-    let file = |reason: String| TokensError::File { path: shown.clone(), reason };
+    let file = |reason: String| TokensError::File {
+        path: shown.clone(),
+        reason,
+    };
     let meta = std::fs::metadata(path).map_err(|e| file(e.to_string()))?;
     if meta.len() > FILE_BYTES_MAX {
         return Err(file(format!("more than {FILE_BYTES_MAX} bytes")));
@@ -158,7 +177,10 @@ fn read(path: &Path) -> Result<Read, TokensError> {
         })?;
         by_hash.insert(known.hash.0, known);
     }
-    Ok(Read { stamp: Some(Stamp::of(&meta)), by_hash })
+    Ok(Read {
+        stamp: Some(Stamp::of(&meta)),
+        by_hash,
+    })
 }
 
 impl Known {
@@ -183,7 +205,11 @@ impl Known {
             scopes: line.scopes,
             runner,
         };
-        Ok(Self { hash, caller, expires_at_ms })
+        Ok(Self {
+            hash,
+            caller,
+            expires_at_ms,
+        })
     }
 }
 
@@ -237,9 +263,17 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("tokens");
         assert!(matches!(Tokens::open(&path), Err(TokensError::File { .. })));
-        for bad in ["{}", "x", &line("a", "", None), &line("a", "x", Some("soon"))] {
+        for bad in [
+            "{}",
+            "x",
+            &line("a", "", None),
+            &line("a", "x", Some("soon")),
+        ] {
             std::fs::write(&path, format!("\n{bad}\n")).expect("write");
-            assert!(matches!(Tokens::open(&path), Err(TokensError::Line { line: 2, .. })), "{bad}");
+            assert!(
+                matches!(Tokens::open(&path), Err(TokensError::Line { line: 2, .. })),
+                "{bad}"
+            );
         }
     }
 }

@@ -83,10 +83,16 @@ pub(crate) struct Cache(Mutex<Known>);
 type Known = HashMap<(DeploymentId, u32), (WorkspaceRef, Arc<Revision>)>;
 
 impl Cache {
-    fn get(&self, workspace: Option<WorkspaceRef>, key: (DeploymentId, u32)) -> Option<Arc<Revision>> {
+    fn get(
+        &self,
+        workspace: Option<WorkspaceRef>,
+        key: (DeploymentId, u32),
+    ) -> Option<Arc<Revision>> {
         let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (owner, revision) = map.get(&key)?;
-        workspace.is_none_or(|w| w == *owner).then(|| Arc::clone(revision))
+        workspace
+            .is_none_or(|w| w == *owner)
+            .then(|| Arc::clone(revision))
     }
 
     fn put(&self, workspace: WorkspaceRef, revision: &Arc<Revision>) {
@@ -94,7 +100,10 @@ impl Cache {
         if map.len() >= CACHE_LEN_MAX {
             map.clear();
         }
-        map.insert((revision.id, revision.revision), (workspace, Arc::clone(revision)));
+        map.insert(
+            (revision.id, revision.revision),
+            (workspace, Arc::clone(revision)),
+        );
     }
 }
 
@@ -152,7 +161,13 @@ pub struct Page<T> {
 }
 
 impl Catalog {
-    fn row(&self, by: &str, name: &str, release: &Release, sandbox: &SandboxProfile) -> Result<RevisionRow, Rejection> {
+    fn row(
+        &self,
+        by: &str,
+        name: &str,
+        release: &Release,
+        sandbox: &SandboxProfile,
+    ) -> Result<RevisionRow, Rejection> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             let detail = format!("name has 1 to {NAME_BYTES_MAX} bytes");
             return Err(Rejection::new(Code::DeploymentInvalid, detail));
@@ -241,13 +256,20 @@ impl Catalog {
         {
             return Ok(known);
         }
-        let found = self.store.read(move |view| find(view, workspace, id, number)).await?;
+        let found = self
+            .store
+            .read(move |view| find(view, workspace, id, number))
+            .await?;
         let (number, bytes) = match found {
             Found::Revision(number, bytes) => (number, bytes),
             Found::NoRevision => return Err(Code::RevisionNotFound.into()),
             Found::NoDeployment => return Err(Code::DeploymentNotFound.into()),
         };
-        let revision = Arc::new(Revision { id, revision: number, row: decode(&bytes)? });
+        let revision = Arc::new(Revision {
+            id,
+            revision: number,
+            row: decode(&bytes)?,
+        });
         self.deployments.put(workspace, &revision);
         Ok(revision)
     }
@@ -262,7 +284,10 @@ impl Catalog {
         after: Option<DeploymentId>,
         limit: usize,
     ) -> Result<Page<DeploymentId>, Rejection> {
-        let found = self.store.read(move |view| list(view, workspace, after, limit + 1)).await?;
+        let found = self
+            .store
+            .read(move |view| list(view, workspace, after, limit + 1))
+            .await?;
         page(found, limit)
     }
 
@@ -279,17 +304,29 @@ impl Catalog {
     ) -> Result<Page<u32>, Rejection> {
         self.revision(workspace, id, None).await?;
         let from = after.map(|n| rows::deployment(workspace, id, n));
-        let bound = PageLimit { items_max: limit + 1, bytes_max: 4 << 20 };
+        let bound = PageLimit {
+            items_max: limit + 1,
+            bytes_max: 4 << 20,
+        };
         let read = move |view: &dyn View| {
             let prefix = rows::deployments(workspace, Some(id));
             view.rows(&prefix, from.as_deref(), Order::Asc, bound)
         };
         let found = self.store.read(read).await?;
-        let found = found.into_iter().filter_map(|(k, v)| Some((id, number_of(&k)?, v)));
+        let found = found
+            .into_iter()
+            .filter_map(|(k, v)| Some((id, number_of(&k)?, v)));
         let page = page(found.collect(), limit)?;
-        let last = page.items.last().and_then(|i| i.get("revision")).and_then(Value::as_u64);
+        let last = page
+            .items
+            .last()
+            .and_then(|i| i.get("revision"))
+            .and_then(Value::as_u64);
         let next = page.next.and(last).and_then(|n| u32::try_from(n).ok());
-        Ok(Page { items: page.items, next })
+        Ok(Page {
+            items: page.items,
+            next,
+        })
     }
 }
 
@@ -297,7 +334,12 @@ impl RevisionRow {
     fn plan(self, workspace: WorkspaceRef, id: DeploymentId, number: u32) -> Plan {
         let key = rows::deployment(workspace, id, number);
         let value = codec::encode(&self);
-        let body = Revision { id, revision: number, row: self }.summary();
+        let body = Revision {
+            id,
+            revision: number,
+            row: self,
+        }
+        .summary();
         Plan {
             conditions: vec![(key.clone(), Condition::Absent)],
             rows: vec![RowChange::Put(key, value)],
@@ -315,9 +357,17 @@ fn page(mut found: Vec<Row>, limit: usize) -> Result<Page<DeploymentId>, Rejecti
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|(id, ..)| *id);
     let items = found.into_iter().map(|(id, revision, bytes)| {
-        Ok(Revision { id, revision, row: decode(&bytes)? }.summary())
+        Ok(Revision {
+            id,
+            revision,
+            row: decode(&bytes)?,
+        }
+        .summary())
     });
-    Ok(Page { items: items.collect::<Result<_, Rejection>>()?, next })
+    Ok(Page {
+        items: items.collect::<Result<_, Rejection>>()?,
+        next,
+    })
 }
 
 enum Found {
@@ -344,7 +394,10 @@ fn find(
     })
 }
 
-const ONE: PageLimit = PageLimit { items_max: 1, bytes_max: 1 << 20 };
+const ONE: PageLimit = PageLimit {
+    items_max: 1,
+    bytes_max: 1 << 20,
+};
 
 fn newest(
     view: &dyn View,
@@ -367,7 +420,9 @@ fn list(
     let mut out = Vec::new();
     while out.len() < limit {
         let first = view.rows(&prefix, from.as_deref(), Order::Asc, ONE)?.pop();
-        let Some(id) = first.and_then(|(key, _)| id_of(&key)) else { break };
+        let Some(id) = first.and_then(|(key, _)| id_of(&key)) else {
+            break;
+        };
         if let Some((number, value)) = newest(view, workspace, id)? {
             out.push((id, number, value));
         }

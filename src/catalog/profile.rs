@@ -168,17 +168,12 @@ pub enum Step {
     /// Calls a tool of the caller's; parks, compute held.
     CustomTool(CustomToolStep),
     /// Takes a checkpoint where there are checkpoints.
-    Checkpoint(CheckpointStep),
+    Checkpoint {},
     /// Records usage.
     Usage(Usage),
     /// Settles the run as failed, with this message.
     Fail(String),
 }
-
-/// `{checkpoint: {}}`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CheckpointStep {}
 
 /// `{write: {path, text}}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -275,7 +270,11 @@ pub struct SandboxLimits {
 
 impl Default for SandboxLimits {
     fn default() -> Self {
-        Self { output_bytes_max: 128 << 10, memory_bytes_max: 1 << 30, command_s_max: 300 }
+        Self {
+            output_bytes_max: 128 << 10,
+            memory_bytes_max: 1 << 30,
+            command_s_max: 300,
+        }
     }
 }
 
@@ -311,7 +310,11 @@ impl Release {
             Harness::Host(h) => Err(invalid(format!(
                 "release.harness.kind {:?} is not one of script, process, external{}",
                 h.kind,
-                kinds.harnesses.iter().map(|k| format!(", {k}")).collect::<String>()
+                kinds
+                    .harnesses
+                    .iter()
+                    .map(|k| format!(", {k}"))
+                    .collect::<String>()
             ))),
         }
     }
@@ -320,10 +323,13 @@ impl Release {
 impl ScriptProfile {
     fn check(&self) -> Result<(), Rejection> {
         if self.steps.is_empty() || self.steps.len() > STEPS_MAX {
-            return Err(invalid(format!("release.harness.steps has 1 to {STEPS_MAX} steps")));
+            return Err(invalid(format!(
+                "release.harness.steps has 1 to {STEPS_MAX} steps"
+            )));
         }
         self.steps.iter().enumerate().try_for_each(|(i, step)| {
-            step.check().map_err(|e| invalid(format!("release.harness.steps[{i}]: {e}")))
+            step.check()
+                .map_err(|e| invalid(format!("release.harness.steps[{i}]: {e}")))
         })
     }
 }
@@ -354,7 +360,11 @@ fn check_path(path: &str) -> Result<(), String> {
         || path.starts_with('/')
         || path.contains('\0')
         || path.split('/').any(|part| part == "..");
-    if bad { Err("write.path is relative to the sandbox root, without `..`".into()) } else { Ok(()) }
+    if bad {
+        Err("write.path is relative to the sandbox root, without `..`".into())
+    } else {
+        Ok(())
+    }
 }
 
 impl ProcessProfile {
@@ -387,7 +397,11 @@ impl SandboxProfile {
             return Err(invalid(format!(
                 "sandbox.provider {:?} is not one of dir, none{}",
                 self.provider,
-                kinds.providers.iter().map(|k| format!(", {k}")).collect::<String>()
+                kinds
+                    .providers
+                    .iter()
+                    .map(|k| format!(", {k}"))
+                    .collect::<String>()
             )));
         }
         let between = |field: &str, value: u64, min: u64, max: u64| {
@@ -398,9 +412,24 @@ impl SandboxProfile {
             }
         };
         let limits = &self.limits;
-        between("max_duration_seconds", self.max_duration_seconds, 1, MAX_DURATION_S_MAX)?;
-        between("limits.output_bytes_max", limits.output_bytes_max, 1, 512 << 10)?;
-        between("limits.memory_bytes_max", limits.memory_bytes_max, 16 << 20, 1 << 40)?;
+        between(
+            "max_duration_seconds",
+            self.max_duration_seconds,
+            1,
+            MAX_DURATION_S_MAX,
+        )?;
+        between(
+            "limits.output_bytes_max",
+            limits.output_bytes_max,
+            1,
+            512 << 10,
+        )?;
+        between(
+            "limits.memory_bytes_max",
+            limits.memory_bytes_max,
+            16 << 20,
+            1 << 40,
+        )?;
         between("limits.command_s_max", limits.command_s_max, 1, 86_400)
     }
 
@@ -428,79 +457,4 @@ fn digest(context: &str, profile: &impl Serialize) -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn release(json: &str) -> Result<Release, serde_json::Error> {
-        serde_json::from_str(json)
-    }
-
-    #[test]
-    fn every_kind_round_trips() {
-        for json in [
-            r#"{"instructions":"x","harness":{"kind":"script","steps":[{"say":"hi"},{"exec":"ls"},{"write":{"path":"a","text":"b"}},{"tool":{"name":"t","input":{"n":1e400},"result":"\u0000"}},{"sleep_ms":3},{"question":{}},{"approval":{"tool":"t","input":[]}},{"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3}},{"fail":"no"}]}}"#,
-            r#"{"harness":{"kind":"process","command":["a","b"],"env":{"K":"v"}}}"#,
-            r#"{"harness":{"kind":"external","config":{"z":1,"a":1.50}}}"#,
-            r#"{"harness":{"kind":"mine","config":7}}"#,
-        ] {
-            let read = release(json).expect(json);
-            let again = serde_json::to_string(&read).expect("serialises");
-            let twice = release(&again).expect(&again);
-            assert_eq!(serde_json::to_string(&twice).expect("serialises"), again);
-            assert_eq!(read.harness.revision(), twice.harness.revision());
-            let kinds = Kinds { harnesses: vec!["mine".into()], providers: vec![] };
-            read.check(&kinds).expect(json);
-        }
-    }
-
-    #[test]
-    fn values_passed_on_keep_their_bytes() {
-        let read = release(r#"{"harness":{"kind":"script","steps":[{"tool":{"name":"t","input":{"n": 1.50},"result":"\ud83d\ude00"}}]}}"#)
-            .expect("valid");
-        let stored = serde_json::to_string(&read).expect("serialises");
-        assert!(stored.contains(r#"{"n": 1.50}"#) && stored.contains(r#""\ud83d\ude00""#));
-    }
-
-    #[test]
-    fn what_cannot_run_is_refused() {
-        for json in [
-            r#"{"harness":{"kind":"script","steps":[]}}"#,
-            r#"{"harness":{"kind":"script","steps":[{"exec":" "}]}}"#,
-            r#"{"harness":{"kind":"script","steps":[{"write":{"path":"../x","text":""}}]}}"#,
-            r#"{"harness":{"kind":"script","steps":[{"question":7}]}}"#,
-            r#"{"harness":{"kind":"process","command":[]}}"#,
-            r#"{"harness":{"kind":"process","command":["a"],"env":{"A=B":""}}}"#,
-            r#"{"harness":{"kind":"nothing"}}"#,
-        ] {
-            let refused = release(json).expect(json).check(&Kinds::default());
-            assert_eq!(refused.expect_err(json).code, Code::DeploymentInvalid);
-        }
-        for json in [
-            r#"{"harness":{"steps":[]}}"#,
-            r#"{"harness":{"kind":"script"}}"#,
-            r#"{"harness":{"kind":"script","steps":[{"nothing":1}]}}"#,
-            r#"{"harness":{"kind":"script","steps":[{"say":"a","fail":"b"}]}}"#,
-            r#"{"harness":{"kind":"external","extra":1}}"#,
-        ] {
-            assert!(release(json).is_err(), "{json}");
-        }
-    }
-
-    #[test]
-    fn sandbox_bounds() {
-        let profile = |json: &str| serde_json::from_str::<SandboxProfile>(json);
-        let check = |json: &str| profile(json).expect(json).check(&Kinds::default());
-        assert!(check(r#"{"provider":"none","max_duration_seconds":1}"#).is_ok());
-        for bad in [
-            r#"{"provider":"vm"}"#,
-            r#"{"max_duration_seconds":0}"#,
-            r#"{"max_duration_seconds":604801}"#,
-            r#"{"limits":{"output_bytes_max":0}}"#,
-            r#"{"limits":{"command_s_max":0}}"#,
-        ] {
-            assert_eq!(check(bad).expect_err(bad).code, Code::DeploymentInvalid);
-        }
-        let (a, b) = (profile("{}"), profile(r#"{"max_duration_seconds":5}"#));
-        assert_ne!(a.expect("valid").revision(), b.expect("valid").revision());
-    }
-}
+mod tests;

@@ -85,7 +85,11 @@ pub(crate) struct Cache(Mutex<HashMap<RunnerId, Arc<RunnerRow>>>);
 
 impl Cache {
     fn get(&self, id: RunnerId) -> Option<Arc<RunnerRow>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&id)
+            .cloned()
     }
 
     fn put(&self, id: RunnerId, row: Arc<RunnerRow>) {
@@ -97,7 +101,10 @@ impl Cache {
     }
 
     fn remove(&self, id: RunnerId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
     }
 }
 
@@ -145,7 +152,9 @@ impl NewRunner {
 
 impl RunnerRow {
     fn shown(&self, id: RunnerId) -> Value {
-        let serves = self.serves.map_or_else(|| "*".to_owned(), |w| w.to_string());
+        let serves = self
+            .serves
+            .map_or_else(|| "*".to_owned(), |w| w.to_string());
         json!({
             "id": id,
             "name": self.name,
@@ -208,7 +217,10 @@ impl Catalog {
     /// # Errors
     /// `runner.not_found`.
     pub async fn runner(&self, caller: &Caller, id: RunnerId) -> Result<Arc<RunnerRow>, Rejection> {
-        let row = self.runner_row(id).await?.filter(|r| r.belongs_to(id, caller));
+        let row = self
+            .runner_row(id)
+            .await?
+            .filter(|r| r.belongs_to(id, caller));
         row.ok_or_else(|| Code::RunnerNotFound.into())
     }
 
@@ -219,7 +231,9 @@ impl Catalog {
         if let Some(row) = self.runners.get(id) {
             return Ok(Some(row));
         }
-        let Some(bytes) = self.store.row(rows::runner(id)).await? else { return Ok(None) };
+        let Some(bytes) = self.store.row(rows::runner(id)).await? else {
+            return Ok(None);
+        };
         let row = Arc::new(decode::<RunnerRow>(&bytes)?);
         self.runners.put(id, Arc::clone(&row));
         Ok(Some(row))
@@ -230,16 +244,22 @@ impl Catalog {
     /// # Errors
     /// Those of a read.
     pub(crate) async fn runner_by_token(&self, token: &str) -> Result<Option<Caller>, Rejection> {
-        let Some(id) = crate::auth::runner_of(token) else { return Ok(None) };
-        let Some(row) = self.runner_row(id).await? else { return Ok(None) };
+        let Some(id) = crate::auth::runner_of(token) else {
+            return Ok(None);
+        };
+        let Some(row) = self.runner_row(id).await? else {
+            return Ok(None);
+        };
         let known = row.token_hash.map(TokenHash);
-        Ok(known.filter(|k| k.matches(&TokenHash::of(token))).map(|_| Caller {
-            workspace: row.owner,
-            kind: crate::auth::CallerKind::Runner,
-            id: id.to_string(),
-            scopes: vec![Scope::Read, Scope::Run],
-            runner: Some(id),
-        }))
+        Ok(known
+            .filter(|k| k.matches(&TokenHash::of(token)))
+            .map(|_| Caller {
+                workspace: row.owner,
+                kind: crate::auth::CallerKind::Runner,
+                id: id.to_string(),
+                scopes: vec![Scope::Read, Scope::Run],
+                runner: Some(id),
+            }))
     }
 
     /// Gives the runner no claims any more.
@@ -309,10 +329,17 @@ impl Catalog {
         caller: &Caller,
         id: RunnerId,
     ) -> Result<(bytes::Bytes, RunnerRow), Rejection> {
-        let found = store.row(rows::runner(id)).await?.filter(|_| id != BUILT_IN);
+        let found = store
+            .row(rows::runner(id))
+            .await?
+            .filter(|_| id != BUILT_IN);
         let bytes = found.ok_or(Code::RunnerNotFound)?;
         let row: RunnerRow = decode(&bytes)?;
-        if row.belongs_to(id, caller) { Ok((bytes, row)) } else { Err(Code::RunnerNotFound.into()) }
+        if row.belongs_to(id, caller) {
+            Ok((bytes, row))
+        } else {
+            Err(Code::RunnerNotFound.into())
+        }
     }
 
     /// The id of this data folder's built-in runner, made on first use.

@@ -50,7 +50,11 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(log: Arc<dyn Log>, door: Door, reads_max: usize) -> Self {
-        Self { log, door, reads: Arc::new(Semaphore::new(reads_max)) }
+        Self {
+            log,
+            door,
+            reads: Arc::new(Semaphore::new(reads_max)),
+        }
     }
 
     pub(crate) fn now_ms(&self) -> i64 {
@@ -72,7 +76,9 @@ impl Store {
     ) -> Result<T, Rejection> {
         let _permit = self.reads.acquire().await.map_err(|_| Code::Stopped)?;
         let log = Arc::clone(&self.log);
-        let read = off_thread(move || read(&*log, f)).await.ok_or(Code::Stopped)?;
+        let read = off_thread(move || read(&*log, f))
+            .await
+            .ok_or(Code::Stopped)?;
         read.map_err(refuse_read)
     }
 
@@ -101,11 +107,21 @@ impl Store {
     }
 
     fn prepare(&self, receipt: Option<ReceiptKey>, plan: Plan) -> (Write, Stored) {
-        let Plan { mut conditions, mut rows, status, body, once } = plan;
+        let Plan {
+            mut conditions,
+            mut rows,
+            status,
+            body,
+            once,
+        } = plan;
         if let Some(key) = receipt {
             let reply = Reply::json(status, &body);
             let row = rows::receipt(key.scope);
-            let kept = Receipt { body: key.body, reply, at_ms: self.now_ms() };
+            let kept = Receipt {
+                body: key.body,
+                reply,
+                at_ms: self.now_ms(),
+            };
             conditions.push((row.clone(), Condition::Absent));
             rows.push(RowChange::Put(row, codec::encode(&kept)));
         }
@@ -113,17 +129,32 @@ impl Store {
         if let (Some((field, value)), Value::Object(fields)) = (once, &mut body) {
             fields.insert(field.to_owned(), value);
         }
-        let answer = Stored { status, body: body.to_string().into() };
-        (Write { stream: None, conditions, rows }, answer)
+        let answer = Stored {
+            status,
+            body: body.to_string().into(),
+        };
+        (
+            Write {
+                stream: None,
+                conditions,
+                rows,
+            },
+            answer,
+        )
     }
 
     async fn receipt(&self, key: ReceiptKey) -> Result<Option<Stored>, Rejection> {
         let row = self.row(rows::receipt(key.scope)).await?;
-        let Some(kept) = row.map(|r| decode::<Receipt>(&r)).transpose()? else { return Ok(None) };
+        let Some(kept) = row.map(|r| decode::<Receipt>(&r)).transpose()? else {
+            return Ok(None);
+        };
         if kept.body != key.body {
             return Err(Code::IdempotencyConflict.into());
         }
-        Ok(Some(Stored { status: kept.reply.status, body: kept.reply.body.into() }))
+        Ok(Some(Stored {
+            status: kept.reply.status,
+            body: kept.reply.body.into(),
+        }))
     }
 
     /// One row.
@@ -149,7 +180,10 @@ pub(crate) async fn off_thread<T: Send + 'static>(
         // Nobody waits any more: nothing to tell.
         let _ = tx.send(f());
     };
-    std::thread::Builder::new().name("longhaul-blocking".into()).spawn(run).ok()?;
+    std::thread::Builder::new()
+        .name("longhaul-blocking".into())
+        .spawn(run)
+        .ok()?;
     rx.await.ok()
 }
 

@@ -55,9 +55,9 @@ fn check_policy(policy: &Map<String, Value>) -> Result<(), Rejection> {
     let mut unsupported = None;
     for (field, value) in policy {
         let means_something = match field.as_str() {
-            "checkpoint_ttl_s" => {
-                value.as_u64().is_some_and(|s| (1..=CHECKPOINT_TTL_S_MAX).contains(&s))
-            }
+            "checkpoint_ttl_s" => value
+                .as_u64()
+                .is_some_and(|s| (1..=CHECKPOINT_TTL_S_MAX).contains(&s)),
             "content_ttl_s" => value.as_u64().is_some_and(|s| s > 0),
             "zero_data_retention" => value.is_boolean(),
             _ => {
@@ -139,7 +139,11 @@ impl Catalog {
         }
         let row = self.store.row(rows::workspace(workspace.0)).await?;
         row.ok_or(Code::WorkspaceNotFound)?;
-        let mut known = self.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self
+            .workspaces
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if known.len() >= CACHE_LEN_MAX {
             known.clear();
         }
@@ -148,7 +152,11 @@ impl Catalog {
     }
 
     fn known(&self, id: WorkspaceId) -> bool {
-        self.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+        self.workspaces
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&id)
     }
 
     /// One workspace.
@@ -160,7 +168,10 @@ impl Catalog {
             return Ok(default_workspace());
         }
         let row = self.store.row(rows::workspace(workspace.0)).await?;
-        Ok(shown(workspace, &decode(&row.ok_or(Code::WorkspaceNotFound)?)?))
+        Ok(shown(
+            workspace,
+            &decode(&row.ok_or(Code::WorkspaceNotFound)?)?,
+        ))
     }
 
     /// Every workspace by id; the first page starts with `default`.
@@ -173,9 +184,14 @@ impl Catalog {
         limit: usize,
     ) -> Result<Page<WorkspaceId>, Rejection> {
         let from = after.map(rows::workspace);
-        let bound = PageLimit { items_max: limit + 1, bytes_max: 4 << 20 };
+        let bound = PageLimit {
+            items_max: limit + 1,
+            bytes_max: 4 << 20,
+        };
         let table = rows::table(rows::WORKSPACE);
-        let read = self.store.read(move |v| v.rows(&table, from.as_deref(), Order::Asc, bound));
+        let read = self
+            .store
+            .read(move |v| v.rows(&table, from.as_deref(), Order::Asc, bound));
         let mut found = read.await?;
         let more = found.len() > limit;
         found.truncate(limit);
@@ -183,11 +199,16 @@ impl Catalog {
         items.extend(after.is_none().then(default_workspace));
         let mut last = None;
         for (key, value) in &found {
-            let Some(id) = key.last_chunk().map(|id| WorkspaceId(*id)) else { continue };
+            let Some(id) = key.last_chunk().map(|id| WorkspaceId(*id)) else {
+                continue;
+            };
             items.push(shown(WorkspaceRef(id), &decode(value)?));
             last = Some(id);
         }
-        Ok(Page { items, next: last.filter(|_| more) })
+        Ok(Page {
+            items,
+            next: last.filter(|_| more),
+        })
     }
 }
 
@@ -206,9 +227,8 @@ mod tests {
 
     #[test]
     fn bad_values_come_before_unsupported_ones() {
-        let check = |json: &str| {
-            check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code)
-        };
+        let check =
+            |json: &str| check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code);
         assert_eq!(check("{}"), Ok(()));
         assert_eq!(check(r#"{"zero_data_retention":false}"#), Ok(()));
         for bad in [

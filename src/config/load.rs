@@ -70,8 +70,10 @@ impl Sources {
         let mut tree = Table::new();
         if let Some(path) = &self.file {
             let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| ConfigError::File { path: shown.clone(), reason: e.to_string() })?;
+            let text = std::fs::read_to_string(path).map_err(|e| ConfigError::File {
+                path: shown.clone(),
+                reason: e.to_string(),
+            })?;
             tree = read_file(&shown, &text)?;
         }
         for (name, value) in &self.env {
@@ -81,25 +83,33 @@ impl Sources {
             }
         }
         for set in &self.set {
-            let (key, value) =
-                set.split_once('=').ok_or_else(|| ConfigError::NoValue(set.clone()))?;
+            let (key, value) = set
+                .split_once('=')
+                .ok_or_else(|| ConfigError::NoValue(set.clone()))?;
             put(&mut tree, "--set", key.trim(), value.trim())?;
         }
-        let config: Config = tree.try_into().map_err(|e: toml::de::Error| {
-            ConfigError::Invalid { key: "configuration".into(), reason: e.message().to_owned() }
-        })?;
+        let config: Config =
+            tree.try_into()
+                .map_err(|e: toml::de::Error| ConfigError::Invalid {
+                    key: "configuration".into(),
+                    reason: e.message().to_owned(),
+                })?;
         config.check()?;
         Ok(config)
     }
 }
 
 fn read_file(path: &str, text: &str) -> Result<Table, ConfigError> {
-    let tree: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
-        path: path.to_owned(),
-        reason: e.to_string(),
-    })?;
+    let tree: Table = text
+        .parse()
+        .map_err(|e: toml::de::Error| ConfigError::Syntax {
+            path: path.to_owned(),
+            reason: e.to_string(),
+        })?;
     for (section, value) in &tree {
-        let Value::Table(fields) = value else { return Err(unknown(path, section)) };
+        let Value::Table(fields) = value else {
+            return Err(unknown(path, section));
+        };
         for (name, value) in fields {
             let key = format!("{section}.{name}");
             let setting = find(path, &key)?;
@@ -129,8 +139,12 @@ fn put(tree: &mut Table, from: &str, key: &str, value: &str) -> Result<(), Confi
         Kind::Bool => Value::Boolean(value.parse().map_err(|_| wrong_kind(setting))?),
         Kind::Path | Kind::Text => Value::String(value.to_owned()),
     };
-    let Some((section, name)) = key.split_once('.') else { return Err(unknown(from, key)) };
-    let section = tree.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    let Some((section, name)) = key.split_once('.') else {
+        return Err(unknown(from, key));
+    };
+    let section = tree
+        .entry(section)
+        .or_insert_with(|| Value::Table(Table::new()));
     if let Value::Table(fields) = section {
         fields.insert(name.to_owned(), value);
     }
@@ -138,7 +152,10 @@ fn put(tree: &mut Table, from: &str, key: &str, value: &str) -> Result<(), Confi
 }
 
 fn find(from: &str, key: &str) -> Result<&'static Setting, ConfigError> {
-    SETTINGS.iter().find(|s| s.key == key).ok_or_else(|| unknown(from, key))
+    SETTINGS
+        .iter()
+        .find(|s| s.key == key)
+        .ok_or_else(|| unknown(from, key))
 }
 
 fn wrong_kind(setting: &Setting) -> ConfigError {
@@ -148,11 +165,16 @@ fn wrong_kind(setting: &Setting) -> ConfigError {
         Kind::Path => "needs a path".to_owned(),
         Kind::Text => "needs a text".to_owned(),
     };
-    ConfigError::Invalid { key: setting.key.to_owned(), reason }
+    ConfigError::Invalid {
+        key: setting.key.to_owned(),
+        reason,
+    }
 }
 
 fn unknown(from: &str, key: &str) -> ConfigError {
-    let nearest = SETTINGS.iter().min_by_key(|s| strsim::damerau_levenshtein(s.key, key));
+    let nearest = SETTINGS
+        .iter()
+        .min_by_key(|s| strsim::damerau_levenshtein(s.key, key));
     ConfigError::Unknown {
         from: from.to_owned(),
         key: key.to_owned(),
@@ -164,7 +186,10 @@ fn need(holds: bool, key: &str, reason: &str) -> Result<(), ConfigError> {
     if holds {
         Ok(())
     } else {
-        Err(ConfigError::Invalid { key: key.to_owned(), reason: reason.to_owned() })
+        Err(ConfigError::Invalid {
+            key: key.to_owned(),
+            reason: reason.to_owned(),
+        })
     }
 }
 
@@ -177,9 +202,17 @@ impl Config {
         self.runs.check()?;
         self.http.check(self.auth.tokens_file.is_some())?;
         let (storage, engine) = (&self.storage, &self.engine);
-        need(!storage.data_dir.as_os_str().is_empty(), "storage.data_dir", "is empty")?;
+        need(
+            !storage.data_dir.as_os_str().is_empty(),
+            "storage.data_dir",
+            "is empty",
+        )?;
         let (dir, sandboxes) = (&storage.data_dir, self.sandbox_dir());
-        need(!sandboxes.starts_with(dir), "runner.sandbox_dir", "lies in storage.data_dir")?;
+        need(
+            !sandboxes.starts_with(dir),
+            "runner.sandbox_dir",
+            "lies in storage.data_dir",
+        )?;
         for (key, value) in [
             ("storage.info_log_bytes_max", storage.info_log_bytes_max),
             ("storage.info_log_files_max", storage.info_log_files_max),
@@ -194,7 +227,10 @@ impl Config {
             ("engine.batch_events_max", engine.batch_events_max),
             ("engine.recoveries_max", engine.recoveries_max),
             ("engine.blocking_threads_max", engine.blocking_threads_max),
-            ("engine.blocking_queue_len_max", engine.blocking_queue_len_max),
+            (
+                "engine.blocking_queue_len_max",
+                engine.blocking_queue_len_max,
+            ),
             ("runners.known_max", self.runners.known_max),
             ("runners.polls_max", self.runners.polls_max),
             ("feed.events_max", self.feed.events_max),
@@ -203,18 +239,51 @@ impl Config {
             need(value > 0, key, "is at least 1")?;
         }
         let memory = storage.memory_bytes_max;
-        need(memory >= 16 << 20, "storage.memory_bytes_max", "is at least 16777216 (16 MiB)")?;
-        need(storage.open_files_max >= 64, "storage.open_files_max", "is at least 64")?;
-        need(self.sessions.events_max >= 100, "sessions.events_max", "is at least 100")?;
-        need(self.sessions.untaken_inputs_max > 0, "sessions.untaken_inputs_max", "is at least 1")?;
+        need(
+            memory >= 16 << 20,
+            "storage.memory_bytes_max",
+            "is at least 16777216 (16 MiB)",
+        )?;
+        need(
+            storage.open_files_max >= 64,
+            "storage.open_files_max",
+            "is at least 64",
+        )?;
+        need(
+            self.sessions.events_max >= 100,
+            "sessions.events_max",
+            "is at least 100",
+        )?;
+        need(
+            self.sessions.untaken_inputs_max > 0,
+            "sessions.untaken_inputs_max",
+            "is at least 1",
+        )?;
         need(engine.arbiters <= 64, "engine.arbiters", "is at most 64")?;
         need(self.runners.live_s > 0, "runners.live_s", "is at least 1")?;
-        need(self.runners.wait_ms_max > 0, "runners.wait_ms_max", "is at least 1")?;
+        need(
+            self.runners.wait_ms_max > 0,
+            "runners.wait_ms_max",
+            "is at least 1",
+        )?;
         need(self.receipts.ttl_s > 0, "receipts.ttl_s", "is at least 1")?;
-        need(storage.wal_bytes_max >= 1 << 20, "storage.wal_bytes_max", "is at least 1048576")?;
+        need(
+            storage.wal_bytes_max >= 1 << 20,
+            "storage.wal_bytes_max",
+            "is at least 1048576",
+        )?;
         need(engine.sweep_s > 0, "engine.sweep_s", "is at least 1")?;
-        need((1..=60).contains(&engine.drain_s_max), "engine.drain_s_max", "is 1 to 60")?;
-        self.runner.check().map_err(|(key, reason)| ConfigError::Invalid { key: key.to_owned(), reason })
+        need(
+            (1..=60).contains(&engine.drain_s_max),
+            "engine.drain_s_max",
+            "is 1 to 60",
+        )?;
+        self.runner
+            .check()
+            .map_err(|(key, reason)| ConfigError::Invalid {
+                key: key.to_owned(),
+                reason,
+            })
     }
 }
 
@@ -230,11 +299,23 @@ impl RunsConfig {
             need((1..=s_max).contains(&value), key, "is 1 second to 366 days")?;
         }
         let beat = self.beat_s;
-        need(beat > 0 && beat <= self.lease_s, "runs.beat_s", "is more than 0, at most the lease")?;
+        need(
+            beat > 0 && beat <= self.lease_s,
+            "runs.beat_s",
+            "is more than 0, at most the lease",
+        )?;
         need(self.attempts_max > 0, "runs.attempts_max", "is at least 1")?;
         let (min, max) = (self.backoff_ms_min, self.backoff_ms_max);
-        need(min > 0 && min <= max, "runs.backoff_ms_min", "is 1 to runs.backoff_ms_max")?;
-        need(max <= s_max * 1_000, "runs.backoff_ms_max", "is at most 366 days")
+        need(
+            min > 0 && min <= max,
+            "runs.backoff_ms_min",
+            "is 1 to runs.backoff_ms_max",
+        )?;
+        need(
+            max <= s_max * 1_000,
+            "runs.backoff_ms_max",
+            "is at most 366 days",
+        )
     }
 }
 
@@ -279,14 +360,22 @@ mod tests {
     use super::*;
 
     fn set(pairs: &[&str]) -> Result<Config, ConfigError> {
-        Sources { set: pairs.iter().map(|s| (*s).to_owned()).collect(), ..Sources::default() }.load()
+        Sources {
+            set: pairs.iter().map(|s| (*s).to_owned()).collect(),
+            ..Sources::default()
+        }
+        .load()
     }
 
     #[test]
     fn later_sources_win() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("c.toml");
-        std::fs::write(&file, "[runs]\nlease_s = 20\nbeat_s = 5\nattempts_max = 2\n").expect("write");
+        std::fs::write(
+            &file,
+            "[runs]\nlease_s = 20\nbeat_s = 5\nattempts_max = 2\n",
+        )
+        .expect("write");
         let config = Sources {
             file: Some(file),
             env: vec![
@@ -306,10 +395,22 @@ mod tests {
     fn unknown_keys_name_the_nearest() {
         let refused = set(&["runs.leases_s=3"]).expect_err("unknown");
         assert!(refused.to_string().contains("runs.lease_s"), "{refused}");
-        for later in ["retention.checkpoint_ttl_s=1", "forks.clone_s_max=1", "runs=1", "x=1", "=1"] {
-            assert!(matches!(set(&[later]), Err(ConfigError::Unknown { .. })), "{later}");
+        for later in [
+            "retention.checkpoint_ttl_s=1",
+            "forks.clone_s_max=1",
+            "runs=1",
+            "x=1",
+            "=1",
+        ] {
+            assert!(
+                matches!(set(&[later]), Err(ConfigError::Unknown { .. })),
+                "{later}"
+            );
         }
-        assert!(matches!(set(&["runs.lease_s"]), Err(ConfigError::NoValue(_))));
+        assert!(matches!(
+            set(&["runs.lease_s"]),
+            Err(ConfigError::NoValue(_))
+        ));
     }
 
     #[test]
@@ -328,7 +429,10 @@ mod tests {
             &["http.drain_s_max=9"],
             &["runner.sandbox_dir=longhaul-data/x"],
         ] {
-            assert!(matches!(set(bad), Err(ConfigError::Invalid { .. })), "{bad:?}");
+            assert!(
+                matches!(set(bad), Err(ConfigError::Invalid { .. })),
+                "{bad:?}"
+            );
         }
         assert!(set(&["http.listen=0.0.0.0:1", "auth.tokens_file=t"]).is_ok());
         assert!(set(&["runs.lease_s=1_0"]).is_ok());

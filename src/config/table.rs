@@ -27,7 +27,12 @@ pub enum Kind {
 }
 
 const fn s(key: &'static str, kind: Kind, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { key, kind, default, meaning }
+    Setting {
+        key,
+        kind,
+        default,
+        meaning,
+    }
 }
 
 const fn n(
@@ -40,6 +45,7 @@ const fn n(
 }
 
 /// Every setting, in the order of the documentation.
+#[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
     s("storage.engine", Kind::Text, "rocksdb", "`rocksdb`, or `memory` (nothing survives the process)."),
     s("storage.data_dir", Kind::Path, "longhaul-data", "The data folder; made when missing."),
@@ -153,7 +159,9 @@ mod tests {
         let mut out = BTreeMap::new();
         for (section, fields) in tree {
             for (name, value) in fields.as_table().expect("sections") {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
                 out.insert(format!("{section}.{name}"), text);
             }
         }
@@ -167,11 +175,18 @@ mod tests {
         for setting in SETTINGS {
             match leaves.get(setting.key) {
                 Some(default) => assert_eq!(default, setting.default, "{}", setting.key),
-                None => assert!(optional.contains(&setting.key), "{} is no setting", setting.key),
+                None => assert!(
+                    optional.contains(&setting.key),
+                    "{} is no setting",
+                    setting.key
+                ),
             }
         }
         for key in leaves.keys() {
-            assert!(SETTINGS.iter().any(|s| s.key == key), "{key} is not in the table");
+            assert!(
+                SETTINGS.iter().any(|s| s.key == key),
+                "{key} is not in the table"
+            );
         }
     }
 
@@ -183,6 +198,10 @@ mod tests {
             std::fs::write(path, markdown()).expect("docs/configuration.md is writable");
             return;
         }
-        assert_eq!(found, markdown(), "run the tests once with LONGHAUL_BLESS=1");
+        assert_eq!(
+            found,
+            markdown(),
+            "run the tests once with LONGHAUL_BLESS=1"
+        );
     }
 }

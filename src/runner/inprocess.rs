@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
-use longhaul_actors::engine::EventQuery;
+use longhaul_actors::engine::{DeliveryGuard, EventQuery};
 use longhaul_actors::ids::{RunnerId, SessionId};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
@@ -45,18 +45,20 @@ impl InProcess {
         let mut unreadable = None;
         for grant in grants {
             match self.runtime.claim_json(&grant).await {
-                Ok(json) => {
-                    grant.confirm.delivered();
-                    claims.push(json);
-                }
+                Ok(json) => claims.push((json, grant.confirm)),
                 // Dropped here, the grant goes back to the queue.
                 Err(reason) => unreadable = Some(reason),
             }
         }
-        match unreadable {
-            Some(reason) if claims.is_empty() => Err(reason),
-            _ => Ok(claims),
+        if let (Some(reason), true) = (unreadable, claims.is_empty()) {
+            return Err(reason);
         }
+        // Nothing is waited for from here on, so a dropped poll gives back all or none.
+        let deliver = |(json, confirm): (Value, DeliveryGuard)| {
+            confirm.delivered();
+            json
+        };
+        Ok(claims.into_iter().map(deliver).collect())
     }
 
     async fn page(&self, query: EventsQuery) -> Result<EventsPage, Rejection> {

@@ -271,11 +271,12 @@ impl FakeServer {
     }
 
     pub(crate) async fn until<T>(&self, mut look: impl FnMut(&World) -> Option<T>) -> T {
+        let mut every = tokio::time::interval(Duration::from_millis(5));
         for _ in 0..4_000 {
+            every.tick().await;
             if let Some(found) = look(&self.world()) {
                 return found;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         panic!(
             "never; log {:#?}\ncalls {:?}",
@@ -321,7 +322,9 @@ impl ClaimApi for FakeServer {
             tokio::task::yield_now().await;
             let answer = self.world().call(token, verb, body);
             if verb == "inputs" {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                // As a server that waits for something to bring.
+                let short = Duration::from_millis(5);
+                let _ = tokio::time::timeout(short, self.changed.notified()).await;
             }
             answer
         }

@@ -11,13 +11,22 @@ use longhaul_actors::session::command::Verb;
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 use super::Runtime;
 use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-const VERBS: [&str; 7] = ["ready", "heartbeat", "events", "inputs", "park", "settle", "release"];
+pub const VERBS: [&str; 7] = [
+    "ready",
+    "heartbeat",
+    "events",
+    "inputs",
+    "park",
+    "settle",
+    "release",
+];
 
 impl Runtime {
     /// One call under a claim: `POST /v1/claims/{token}/{verb}`. `wait_ms` is for `inputs` only.
@@ -35,20 +44,24 @@ impl Runtime {
         if !VERBS.contains(&verb) {
             return Err(Code::RouteUnknown.into());
         }
-        let token = ClaimToken::parse(token)
-            .map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
+        let token =
+            ClaimToken::parse(token).map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
         let body = if body.is_empty() { b"{}" } else { body };
         let (n, verb) = parse_attempt(verb, body)?;
         let wait = self.wait(wait_ms);
+        let span = tracing::debug_span!("claim_call", session = %token.session, verb = verb.text());
         if matches!(verb, Verb::Inputs) && !wait.is_zero() {
             let mut stop = self.stop_signal();
-            let call = self.engine().attempt(token, n, verb, wait);
+            let call = self.engine().attempt(token, n, verb, wait).instrument(span);
             return tokio::select! {
                 answer = call => answer,
                 _ = stop.wait_for(|stop| *stop) => Err(Code::Stopped.into()),
             };
         }
-        self.engine().attempt(token, n, verb, wait).await
+        self.engine()
+            .attempt(token, n, verb, wait)
+            .instrument(span)
+            .await
     }
 
     fn wait(&self, wait_ms: u64) -> Duration {
@@ -115,7 +128,11 @@ impl Runtime {
         let pin = &granted.pin;
         let revision = self
             .catalog()
-            .revision(grant.workspace, pin.agent_deployment, Some(pin.agent_deployment_revision_number))
+            .revision(
+                grant.workspace,
+                pin.agent_deployment,
+                Some(pin.agent_deployment_revision_number),
+            )
             .await?;
         let head = json!({
             "claim_token": grant.token.to_string(),
@@ -168,7 +185,11 @@ pub async fn claims_body(runtime: &Runtime, grants: &[ClaimGrant]) -> Result<Byt
 pub(crate) fn info(id: RunnerId, row: &RunnerRow) -> RunnerInfo {
     RunnerInfo {
         id,
-        targets: row.targets.iter().filter_map(|t| RunnerTarget::parse(t).ok()).collect(),
+        targets: row
+            .targets
+            .iter()
+            .filter_map(|t| RunnerTarget::parse(t).ok())
+            .collect(),
         workspaces: row.serves.map_or(Workspaces::All, Workspaces::One),
         capacity: row.capacity,
         draining: row.draining,

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
-use longhaul_actors::session::command::{
-    Command, Create, Input, ReceiptKey, Request, Submit,
-};
+use longhaul_actors::session::command::{Command, Create, Input, ReceiptKey, Request, Submit};
 use longhaul_actors::session::payload::Budget;
 use serde_json::{Map, Value};
 
@@ -67,8 +65,14 @@ pub fn receipt_key(caller: &Caller, method_path: &str, key: &str, body: &[u8]) -
     let mut scope = [0; 16];
     hasher.finalize_xof().fill(&mut scope);
     let mut digest = [0; 16];
-    blake3::Hasher::new().update(body).finalize_xof().fill(&mut digest);
-    ReceiptKey { scope, body: digest }
+    blake3::Hasher::new()
+        .update(body)
+        .finalize_xof()
+        .fill(&mut digest);
+    ReceiptKey {
+        scope,
+        body: digest,
+    }
 }
 
 impl Asked {
@@ -87,14 +91,22 @@ impl Runtime {
     ///
     /// # Errors
     /// `deployment.not_found`, `deployment.revision_not_found`, and those of the command.
-    pub async fn create_session(&self, asked: Asked, new: CreateSession) -> Result<Answer, Rejection> {
+    #[tracing::instrument(level = "debug", skip_all, fields(deployment = %new.deployment, request_id = %asked.request_id))]
+    pub async fn create_session(
+        &self,
+        asked: Asked,
+        new: CreateSession,
+    ) -> Result<Answer, Rejection> {
         let principal = new.principal.unwrap_or_else(|| asked.caller.id.clone());
         if principal.is_empty() || principal.len() > PRINCIPAL_BYTES_MAX {
             let detail = format!("principal has 1 to {PRINCIPAL_BYTES_MAX} bytes");
             return Err(Rejection::new(Code::FieldInvalid, detail));
         }
         let workspace = asked.caller.workspace;
-        let revision = self.catalog().revision(workspace, new.deployment, new.revision).await?;
+        let revision = self
+            .catalog()
+            .revision(workspace, new.deployment, new.revision)
+            .await?;
         let create = Create {
             request: asked.request(),
             principal,
@@ -104,46 +116,67 @@ impl Runtime {
             events: new.events,
         };
         let id = self.engine().new_session_id();
-        self.engine().command(id, Command::Create(Box::new(create))).await
+        self.engine()
+            .command(id, Command::Create(Box::new(create)))
+            .await
     }
 
     /// Appends events of people.
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn submit(
         &self,
         asked: Asked,
         session: SessionId,
         submission: Submission,
     ) -> Result<Answer, Rejection> {
-        let Submission { expected_seq, events } = submission;
-        let submit = Submit { request: asked.request(), expected_seq, events };
-        self.engine().command(session, Command::Submit(submit)).await
+        let Submission {
+            expected_seq,
+            events,
+        } = submission;
+        let submit = Submit {
+            request: asked.request(),
+            expected_seq,
+            events,
+        };
+        self.engine()
+            .command(session, Command::Submit(submit))
+            .await
     }
 
     /// Ends a session as done.
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn complete(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine().command(session, Command::Complete(asked.request())).await
+        self.engine()
+            .command(session, Command::Complete(asked.request()))
+            .await
     }
 
     /// Ends a session and whatever runs in it.
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn cancel(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine().command(session, Command::Cancel(asked.request())).await
+        self.engine()
+            .command(session, Command::Cancel(asked.request()))
+            .await
     }
 
     /// Removes a session but for its tombstone.
     ///
     /// # Errors
     /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn erase(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine().command(session, Command::Erase(asked.request())).await
+        self.engine()
+            .command(session, Command::Erase(asked.request()))
+            .await
     }
 }
 
@@ -155,7 +188,10 @@ mod tests {
     #[test]
     fn every_part_of_a_receipt_counts() {
         let caller = Caller::dev(WorkspaceRef::DEFAULT);
-        let other = Caller { id: "x".into(), ..caller.clone() };
+        let other = Caller {
+            id: "x".into(),
+            ..caller.clone()
+        };
         let key = receipt_key(&caller, "POST /a", "k", b"{}");
         assert_eq!(key, receipt_key(&caller, "POST /a", "k", b"{}"));
         let scopes = [

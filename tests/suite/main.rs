@@ -10,6 +10,7 @@
 
 mod cli;
 mod embed;
+mod host;
 mod http;
 mod load;
 mod runner;

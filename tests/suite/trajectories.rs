@@ -115,6 +115,7 @@ impl Trajectory {
 struct Dice(u64);
 
 impl Dice {
+    #[expect(clippy::print_stdout, reason = "shown when the test fails")]
     fn new() -> Self {
         let given = std::env::var("LONGHAUL_SEED")
             .ok()
@@ -147,30 +148,58 @@ async fn played_once_every_step_is_there() {
 #[tokio::test]
 async fn killed_at_random_moments_every_step_is_there_once() {
     let mut dice = Dice::new();
-    let mut server = Server::start(SETTINGS).await;
+    let mut plays = tokio::task::JoinSet::new();
     for trajectory in trajectories() {
-        let deployment = trajectory.deploy(&server, PAUSE_MS).await;
-        let mut kills = 0;
+        let dice = Dice(dice.below(u64::MAX) | 1);
+        plays.spawn(kill_ten_times(trajectory, dice));
+    }
+    plays.join_all().await;
+}
+
+#[expect(clippy::print_stdout, reason = "shown when the test fails")]
+async fn kill_ten_times(trajectory: Trajectory, mut dice: Dice) {
+    let clock = Door::system().clock;
+    let mut server = Server::start(SETTINGS).await;
+    let deployment = trajectory.deploy(&server, PAUSE_MS).await;
+    let mut kills = 0;
+    while kills < KILLS {
+        let session = trajectory.play(&server, &deployment).await;
+        // A play that ends early is checked, and another one takes the rest of the kills.
+        let mut attempt = 0;
         while kills < KILLS {
-            let session = trajectory.play(&server, &deployment).await;
-            // A play that ends early is checked, and another one takes the rest of the kills.
-            while kills < KILLS {
-                let shown = server.wait_status(&session, &["running", "idle"]).await;
-                if shown["status"] == "idle" {
-                    break;
-                }
-                let moment = Duration::from_micros(dice.below(1_500 * PAUSE_MS));
-                tokio::time::sleep(moment).await;
-                server.process.kill9().unwrap();
-                server.process.restart().await.unwrap();
-                kills += 1;
+            match running_after(&server, &session, attempt).await {
+                Some(now) => attempt = now,
+                None => break,
             }
-            let shown = server.wait_status(&session, &["idle"]).await;
-            trajectory.check(&server, &session).await;
-            println!(
-                "{}: {kills} kills, attempt {}",
-                trajectory.name, shown["last_run"]["attempt"]
-            );
+            // Any moment of the attempt: nothing that could be waited for.
+            let moment = Duration::from_micros(dice.below(1_500 * PAUSE_MS));
+            clock.sleep_until(clock.mono() + moment).await;
+            server.process.kill9().unwrap();
+            server.process.restart().await.unwrap();
+            kills += 1;
+        }
+        server.wait_status(&session, &["idle"]).await;
+        trajectory.check(&server, &session).await;
+        let log = server.log(&session).await;
+        let attempts = log.iter().filter(|e| e["type"] == "run.started").count();
+        println!(
+            "{}: {kills} kills so far, {attempts} attempts",
+            trajectory.name
+        );
+    }
+}
+
+/// Waits until an attempt later than `attempt` is at work, or the run is over (`None`).
+async fn running_after(server: &Server, session: &str, attempt: u64) -> Option<u64> {
+    let mut every = tokio::time::interval(Duration::from_millis(2));
+    loop {
+        every.tick().await;
+        let shown = server.get(&format!("/v1/sessions/{session}")).await;
+        let now = shown["run"]["attempt"].as_u64().unwrap_or(0);
+        match shown["status"].as_str() {
+            Some("running") if now > attempt => return Some(now),
+            Some("idle") => return None,
+            _ => {}
         }
     }
 }

@@ -8,6 +8,8 @@
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FusedFuture, FutureExt};
+use longhaul_actors::code::Rejection;
+use longhaul_actors::session::input::parse_attempt;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -157,9 +159,9 @@ async fn answer(attempt: &Attempt, call: Line) -> Result<Reply, Failure> {
     } = call;
     match verb.as_str() {
         "settle" => {
-            return Ok(match check_settle(&body) {
+            return Ok(match check_settle(&id, &body) {
                 Ok(()) => Reply::Last(End::Settle(Settlement(body)), None),
-                Err(detail) => Reply::Line(refusal(&id, 422, "request.field_invalid", detail)),
+                Err(reply) => Reply::Line(reply),
             });
         }
         "release" => return Ok(Reply::Last(End::Release, None)),
@@ -200,16 +202,17 @@ async fn answer(attempt: &Attempt, call: Line) -> Result<Reply, Failure> {
 }
 
 /// The program is still there to hear of a mistake; after this only the server could refuse.
-fn check_settle(body: &Map<String, Value>) -> Result<(), &'static str> {
-    let outcome = body.get("outcome").and_then(Value::as_str);
-    if !matches!(outcome, Some("succeeded" | "failed")) {
-        return Err("`outcome` must be `succeeded` or `failed`");
-    }
-    let known = ["outcome", "error", "usage", "session_failed", "n"];
-    if body.keys().any(|k| !known.contains(&k.as_str())) {
-        return Err("`settle` takes `outcome`, `error`, `usage` and `session_failed`");
-    }
-    Ok(())
+fn check_settle(id: &Value, body: &Map<String, Value>) -> Result<(), Value> {
+    let mut body = body.clone();
+    body.remove("n");
+    let text = Value::Object(body).to_string();
+    let wrong = |r: Rejection| {
+        let info = r.code.info();
+        refusal(id, info.status, info.code, &r.detail)
+    };
+    parse_attempt("settle", text.as_bytes())
+        .map(drop)
+        .map_err(wrong)
 }
 
 fn refusal(id: &Value, status: u16, code: &str, detail: &str) -> Value {

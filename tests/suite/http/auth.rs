@@ -51,7 +51,9 @@ fn fill(path: &str, session: &str) -> String {
         absent("rnr_")
     };
     let token = format!("clm_{}", "0".repeat(64));
-    path.replace("{id}", &prefix).replace("{token}", &token).replace("{revision}", "1")
+    path.replace("{id}", &prefix)
+        .replace("{token}", &token)
+        .replace("{revision}", "1")
 }
 
 fn body(path: &str) -> serde_json::Value {
@@ -78,7 +80,11 @@ async fn every_route_needs_its_scope() {
         let path = fill(route.path, &missing);
         let ask = |site: &Site| {
             let request = site.request(route.method, &path);
-            if route.method == "POST" { request.json(&body(route.path)) } else { request }
+            if route.method == "POST" {
+                request.json(&body(route.path))
+            } else {
+                request
+            }
         };
         site.headers.clear();
         let Some(scope) = route.scope else {
@@ -92,14 +98,23 @@ async fn every_route_needs_its_scope() {
         }
         site.headers = vec![("authorization", "Basic all".to_owned())];
         site.send(ask(&site)).await.code(401, "auth.token_invalid");
-        for other in Scope::ALL.iter().filter(|s| **s != scope).map(|s| s.text()).chain(["nothing"]) {
+        for other in Scope::ALL
+            .iter()
+            .filter(|s| **s != scope)
+            .map(|s| s.text())
+            .chain(["nothing"])
+        {
             act_as(&mut site, other);
             let refused = site.send(ask(&site)).await.code(403, "auth.scope_missing");
             assert_eq!(refused["scope"], scope.text());
         }
         act_as(&mut site, scope.text());
         let answer = site.send(ask(&site)).await;
-        assert!(!matches!(answer.status, 401 | 403), "{route:?}: {}", answer.text);
+        assert!(
+            !matches!(answer.status, 401 | 403),
+            "{route:?}: {}",
+            answer.text
+        );
     }
     site.close().await;
 }
@@ -125,7 +140,11 @@ async fn absent_and_foreign_look_alike() {
             if route.method == "POST" {
                 let revision = json!({ "release": { "harness": { "kind": "external" } } });
                 let described = route.path.ends_with("revisions");
-                request = request.json(&if described { revision } else { body(route.path) });
+                request = request.json(&if described {
+                    revision
+                } else {
+                    body(route.path)
+                });
             }
             let mut answer = site.send(request).await;
             assert_eq!(answer.status, 404, "{route:?}: {}", answer.text);
@@ -135,10 +154,19 @@ async fn absent_and_foreign_look_alike() {
         assert_eq!(answers[0], answers[1], "{route:?}");
     }
     let new = json!({ "agent_deployment": dep });
-    site.post("/v1/sessions", new).await.code(404, "deployment.not_found");
-    assert_eq!(site.get("/v1/sessions").await.must(200)["sessions"], json!([]));
+    site.post("/v1/sessions", new)
+        .await
+        .code(404, "deployment.not_found");
+    assert_eq!(
+        site.get("/v1/sessions").await.must(200)["sessions"],
+        json!([])
+    );
     act_as(&mut site, "all");
-    assert_eq!(site.show(&session).await["untaken_inputs"], 1, "nothing was changed");
+    assert_eq!(
+        site.show(&session).await["untaken_inputs"],
+        1,
+        "nothing was changed"
+    );
     site.close().await;
 }
 
@@ -147,32 +175,52 @@ async fn a_runner_has_a_token_of_its_own() {
     let (mut site, _folder) = site().await;
     act_as(&mut site, "all");
     let key = [("idempotency-key", "once")];
-    let enrolled = site.post_with("/v1/runners", runner(), &key).await.must(201);
-    let again = site.post_with("/v1/runners", runner(), &key).await.must(201);
-    assert!(again.get("token").is_none() && again["id"] == enrolled["id"], "shown once");
+    let enrolled = site
+        .post_with("/v1/runners", runner(), &key)
+        .await
+        .must(201);
+    let again = site
+        .post_with("/v1/runners", runner(), &key)
+        .await
+        .must(201);
+    assert!(
+        again.get("token").is_none() && again["id"] == enrolled["id"],
+        "shown once"
+    );
     assert_eq!(enrolled["workspaces"], "default");
     let (own, other) = (id(&enrolled), site.runner().await);
     let session = site.session().await;
     site.message(&session, "x").await;
     let mut everywhere = runner();
     everywhere["workspaces"] = json!("*");
-    assert_eq!(site.post("/v1/runners", everywhere.clone()).await.must(201)["workspaces"], "*");
+    assert_eq!(
+        site.post("/v1/runners", everywhere.clone()).await.must(201)["workspaces"],
+        "*"
+    );
     act_as(&mut site, "run");
-    site.post("/v1/runners", everywhere).await.code(403, "auth.scope_missing");
+    site.post("/v1/runners", everywhere)
+        .await
+        .code(403, "auth.scope_missing");
 
     let token = enrolled["token"].as_str().unwrap().to_owned();
     act_as(&mut site, &token);
     let claim = site.claim(&own).await;
     site.call(&claim, "ready", json!({})).await.must(200);
-    site.post(&format!("/v1/runners/{other}/claims"), json!({})).await.code(404, "runner.not_found");
+    site.post(&format!("/v1/runners/{other}/claims"), json!({}))
+        .await
+        .code(404, "runner.not_found");
     site.get(&format!("/v1/sessions/{session}")).await.must(200);
-    site.submit(&session, "user.message", json!({ "text": "x" })).await.code(403, "auth.scope_missing");
+    site.submit(&session, "user.message", json!({ "text": "x" }))
+        .await
+        .code(403, "auth.scope_missing");
     act_as(&mut site, &format!("{}0", &token[..token.len() - 1]));
     let last = site.get("/v1/sessions").await;
     assert!(last.status == 401 || token.ends_with('0'));
     act_as(&mut site, &token);
     site.delete(&format!("/v1/runners/{own}")).await.must(200);
-    site.get("/v1/sessions").await.code(401, "auth.token_invalid");
+    site.get("/v1/sessions")
+        .await
+        .code(401, "auth.token_invalid");
     site.close().await;
 }
 
@@ -181,16 +229,22 @@ async fn the_workspace_is_the_tokens() {
     let (mut site, folder) = site().await;
     act_as(&mut site, "all");
     site.headers.push(("longhaul-workspace", OTHER.to_owned()));
-    site.get("/v1/sessions").await.code(404, "workspace.not_found");
+    site.get("/v1/sessions")
+        .await
+        .code(404, "workspace.not_found");
     act_as(&mut site, "read");
     let own = site.get("/v1/workspaces").await.must(200);
     assert_eq!(own["workspaces"].as_array().unwrap().len(), 1);
     // Pages of other origins may call with a token: it is not sent by itself.
-    let request = site.request("GET", "/v1/sessions").header("origin", "https://example.com");
+    let request = site
+        .request("GET", "/v1/sessions")
+        .header("origin", "https://example.com");
     site.send(request).await.must(200);
     // A removed line works no more, at once.
     let path = folder.path().join("tokens");
     std::fs::write(&path, line("all", "default", &Scope::ALL, None)).unwrap();
-    site.get("/v1/sessions").await.code(401, "auth.token_invalid");
+    site.get("/v1/sessions")
+        .await
+        .code(401, "auth.token_invalid");
     site.close().await;
 }

@@ -16,7 +16,10 @@ async fn a_claim_says_everything_a_runner_needs() {
     site.message(&session, "one").await;
     let claim = site.claim(&site.runner().await).await;
     assert_eq!(claim["session_id"], session);
-    assert_eq!((&claim["attempt"], &claim["continues"]), (&json!(1), &Value::Null));
+    assert_eq!(
+        (&claim["attempt"], &claim["continues"]),
+        (&json!(1), &Value::Null)
+    );
     assert_eq!(claim["lease_ms"], 30_000);
     assert_eq!(claim["resume"]["kind"], "fresh");
     assert_eq!(claim["inputs"][0]["content"]["text"], "one");
@@ -36,11 +39,12 @@ async fn a_claim_says_everything_a_runner_needs() {
 async fn one_run_from_claim_to_settlement() {
     let site = Site::open().await;
     let (session, claim) = site.running().await;
-    let said = |n: u64, text: &str| {
-        json!({ "n": n, "events": [{ "type": "agent.message", "content": { "text": text } }] })
-    };
+    let said = |n: u64, text: &str| json!({ "n": n, "events": [{ "type": "agent.message", "content": { "text": text } }] });
     let first = site.call(&claim, "events", said(1, "once")).await.must(202);
-    assert_eq!(site.call(&claim, "events", said(1, "once")).await.must(202), first);
+    assert_eq!(
+        site.call(&claim, "events", said(1, "once")).await.must(202),
+        first
+    );
     let refused = site.call(&claim, "events", said(3, "later")).await;
     assert_eq!(refused.code(409, "claim.out_of_order")["expected"], 2);
     site.message(&session, "more").await;
@@ -49,12 +53,17 @@ async fn one_run_from_claim_to_settlement() {
     let settle = json!({ "outcome": "succeeded", "usage": { "input_tokens": 3 } });
     let settled = site.call(&claim, "settle", settle.clone()).await.must(200);
     assert_eq!(site.call(&claim, "settle", settle).await.must(200), settled);
-    let other = site.call(&claim, "settle", json!({ "outcome": "failed" })).await;
+    let other = site
+        .call(&claim, "settle", json!({ "outcome": "failed" }))
+        .await;
     other.code(409, "run.already_settled");
     let lost = site.call(&claim, "heartbeat", json!({})).await;
     assert_eq!(lost.code(409, "runtime.claim_lost")["reason"], "settled");
     let shown = site.show(&session).await;
-    assert_eq!((&shown["status"], &shown["usage"]["input_tokens"]), (&json!("idle"), &json!(3)));
+    assert_eq!(
+        (&shown["status"], &shown["usage"]["input_tokens"]),
+        (&json!("idle"), &json!(3))
+    );
     site.close().await;
 }
 
@@ -67,7 +76,9 @@ async fn inputs_wait_for_what_comes() {
     let (waited, _) = tokio::join!(site.post(&path, json!({})), site.message(&session, "now"));
     assert_eq!(waited.must(200)["inputs"][0]["content"]["text"], "now");
     let path = format!("/v1/claims/{token}/heartbeat?wait_ms=1");
-    site.post(&path, json!({})).await.code(400, "request.query_invalid");
+    site.post(&path, json!({}))
+        .await
+        .code(400, "request.query_invalid");
     site.close().await;
 }
 
@@ -100,7 +111,11 @@ async fn a_poll_whose_peer_is_gone_gives_its_claim_back() {
 async fn several_claims_fit_one_answer() {
     let site = Site::open().await;
     let runner = site.runner().await;
-    let sessions = [site.session().await, site.session().await, site.session().await];
+    let sessions = [
+        site.session().await,
+        site.session().await,
+        site.session().await,
+    ];
     for session in &sessions {
         site.message(session, "x").await;
     }
@@ -120,9 +135,14 @@ async fn several_claims_fit_one_answer() {
         ("?wait_ms=-1", "request.query_invalid"),
         ("?wait=1", "request.query_invalid"),
     ] {
-        site.post(&format!("/v1/runners/{runner}/claims{query}"), json!({})).await.code(400, code);
+        site.post(&format!("/v1/runners/{runner}/claims{query}"), json!({}))
+            .await
+            .code(400, code);
     }
-    let empty = site.post(&format!("/v1/runners/{runner}/claims"), json!({})).await.must(200);
+    let empty = site
+        .post(&format!("/v1/runners/{runner}/claims"), json!({}))
+        .await
+        .must(200);
     assert_eq!(empty, json!({ "claims": [], "clones": [] }));
     site.close().await;
 }
@@ -143,17 +163,28 @@ async fn runners_are_enrolled_drained_and_forgotten() {
         with("capacity", json!(0)),
         with("workspaces", json!("some")),
     ] {
-        site.post("/v1/runners", bad).await.code(422, "request.field_invalid");
+        site.post("/v1/runners", bad)
+            .await
+            .code(422, "request.field_invalid");
     }
-    site.post("/v1/runners", with("x", json!(1))).await.code(422, "request.field_unknown");
+    site.post("/v1/runners", with("x", json!(1)))
+        .await
+        .code(422, "request.field_unknown");
     let id = site.runner().await;
     let claims = format!("/v1/runners/{id}/claims");
     site.post(&claims, json!({})).await.must(200);
-    let drained = site.post(&format!("/v1/runners/{id}/drain"), json!({})).await.must(200);
+    let drained = site
+        .post(&format!("/v1/runners/{id}/drain"), json!({}))
+        .await
+        .must(200);
     assert_eq!(drained["draining"], true);
-    site.post(&claims, json!({})).await.code(409, "runner.draining");
+    site.post(&claims, json!({}))
+        .await
+        .code(409, "runner.draining");
     site.delete(&format!("/v1/runners/{id}")).await.must(200);
-    site.post(&claims, json!({})).await.code(404, "runner.not_found");
+    site.post(&claims, json!({}))
+        .await
+        .code(404, "runner.not_found");
     site.close().await;
 }
 
@@ -165,7 +196,13 @@ async fn paused_servers_hand_out_nothing() {
     let session = site.session().await;
     site.message(&session, "x").await;
     let path = format!("/v1/runners/{}/claims?wait_ms=50", site.runner().await);
-    assert_eq!(site.post(&path, json!({})).await.must(200)["claims"], json!([]));
-    assert_eq!(site.show(&session).await["run"]["blocked_by"], "paused_start");
+    assert_eq!(
+        site.post(&path, json!({})).await.must(200)["claims"],
+        json!([])
+    );
+    assert_eq!(
+        site.show(&session).await["run"]["blocked_by"],
+        "paused_start"
+    );
     site.close().await;
 }

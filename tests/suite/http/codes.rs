@@ -17,14 +17,38 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("auth.token_missing", "http/auth.rs: needs tokens"),
     ("auth.token_invalid", "http/auth.rs: needs tokens"),
     ("auth.scope_missing", "http/auth.rs: needs tokens"),
-    ("request.timeout", "http/forms.rs: needs a clock that is moved"),
-    ("session.transition_refused", "every command of this version has a rule that refuses first"),
-    ("session.damaged", "needs damaged bytes: tests of the storage engine and of `verify`"),
-    ("item.not_found", "kept for items of other sessions; answers name open ones or get item.not_open"),
-    ("event.not_found", "kept for routes that name an event; this version has none"),
-    ("runtime.session_history_unavailable", "kept for forks; this version has none"),
-    ("runtime.turn_deadline_exceeded", "the error of a run: tests of decisions"),
-    ("runtime.attempts_exhausted", "the error of a run: tests of decisions"),
+    (
+        "request.timeout",
+        "http/forms.rs: needs a clock that is moved",
+    ),
+    (
+        "session.transition_refused",
+        "every command of this version has a rule that refuses first",
+    ),
+    (
+        "session.damaged",
+        "needs damaged bytes: tests of the storage engine and of `verify`",
+    ),
+    (
+        "item.not_found",
+        "kept for items of other sessions; answers name open ones or get item.not_open",
+    ),
+    (
+        "event.not_found",
+        "kept for routes that name an event; this version has none",
+    ),
+    (
+        "runtime.session_history_unavailable",
+        "kept for forks; this version has none",
+    ),
+    (
+        "runtime.turn_deadline_exceeded",
+        "the error of a run: tests of decisions",
+    ),
+    (
+        "runtime.attempts_exhausted",
+        "the error of a run: tests of decisions",
+    ),
 ];
 
 const SOUND: u8 = 0;
@@ -43,9 +67,13 @@ struct Moody {
 impl Log for Moody {
     fn append(&self, write: Write) -> Pending {
         let failed = match self.mood.load(Ordering::SeqCst) {
-            FULL => AppendError::Full { folder: "here".into() },
+            FULL => AppendError::Full {
+                folder: "here".into(),
+            },
             BUSY => AppendError::Busy,
-            UNKNOWN => AppendError::Unknown { cause: "a test".into() },
+            UNKNOWN => AppendError::Unknown {
+                cause: "a test".into(),
+            },
             _ => return self.log.append(write),
         };
         Pending::ready(Err(failed))
@@ -78,7 +106,11 @@ struct Seen(BTreeSet<String>);
 impl Seen {
     #[track_caller]
     fn take(&mut self, answer: Answer, code: &str) {
-        let info = Code::ALL.iter().map(|c| c.info()).find(|i| i.code == code).unwrap();
+        let info = Code::ALL
+            .iter()
+            .map(|c| c.info())
+            .find(|i| i.code == code)
+            .unwrap();
         answer.code(info.status, code);
         self.0.insert(code.to_owned());
     }
@@ -96,7 +128,10 @@ async fn every_code_is_provoked() {
     let all: BTreeSet<String> = Code::ALL.iter().map(|c| c.text().to_owned()).collect();
     let both: Vec<_> = seen.0.intersection(&elsewhere).collect();
     assert!(both.is_empty(), "provoked after all: {both:?}");
-    let missing: Vec<_> = all.difference(&seen.0).filter(|c| !elsewhere.contains(*c)).collect();
+    let missing: Vec<_> = all
+        .difference(&seen.0)
+        .filter(|c| !elsewhere.contains(*c))
+        .collect();
     assert!(missing.is_empty(), "never provoked: {missing:?}");
 }
 
@@ -107,22 +142,45 @@ async fn requests(seen: &mut Seen) {
     let events = format!("{path}/events");
     seen.take(site.post_raw(&events, "{").await, "request.body_invalid");
     seen.take(site.get("/v1/sessions/x").await, "request.id_invalid");
-    seen.take(site.get(&format!("{events}?after=x")).await, "request.cursor_invalid");
-    seen.take(site.get(&format!("{events}?x=1")).await, "request.query_invalid");
-    let bad = site.post_with(&events, json!({}), &[("if-match", "x")]).await;
+    seen.take(
+        site.get(&format!("{events}?after=x")).await,
+        "request.cursor_invalid",
+    );
+    seen.take(
+        site.get(&format!("{events}?x=1")).await,
+        "request.query_invalid",
+    );
+    let bad = site
+        .post_with(&events, json!({}), &[("if-match", "x")])
+        .await;
     seen.take(bad, "request.header_invalid");
     seen.take(site.get("/").await, "request.route_unknown");
-    seen.take(site.delete("/v1/sessions").await, "request.method_not_allowed");
+    seen.take(
+        site.delete("/v1/sessions").await,
+        "request.method_not_allowed",
+    );
     let huge = vec![b' '; (8 << 20) + 1];
     seen.take(site.post_raw(&events, huge).await, "request.body_too_large");
-    seen.take(site.send(site.request("POST", &events)).await, "request.content_type");
-    seen.take(site.post(&events, json!({ "x": 1 })).await, "request.field_unknown");
+    seen.take(
+        site.send(site.request("POST", &events)).await,
+        "request.content_type",
+    );
+    seen.take(
+        site.post(&events, json!({ "x": 1 })).await,
+        "request.field_unknown",
+    );
     seen.take(site.post(&events, json!({})).await, "request.field_invalid");
     let key = [("idempotency-key", "k")];
-    site.post_with("/v1/workspaces", json!({ "name": "a" }), &key).await.must(201);
-    let other = site.post_with("/v1/workspaces", json!({ "name": "b" }), &key).await;
+    site.post_with("/v1/workspaces", json!({ "name": "a" }), &key)
+        .await
+        .must(201);
+    let other = site
+        .post_with("/v1/workspaces", json!({ "name": "b" }), &key)
+        .await;
     seen.take(other, "request.idempotency_conflict");
-    let origin = site.request("GET", "/readyz").header("origin", "https://example.com");
+    let origin = site
+        .request("GET", "/readyz")
+        .header("origin", "https://example.com");
     seen.take(site.send(origin).await, "request.origin_refused");
 
     let header = [("longhaul-workspace", &*absent("ws_").replace('0', "1"))];
@@ -130,21 +188,37 @@ async fn requests(seen: &mut Seen) {
     seen.take(elsewhere, "workspace.not_found");
     let policy = |policy: Value| json!({ "name": "w", "policy": policy });
     let bad = policy(json!({ "checkpoint_ttl_s": 0, "zero_data_retention": true }));
-    seen.take(site.post("/v1/workspaces", bad).await, "workspace.policy_invalid");
+    seen.take(
+        site.post("/v1/workspaces", bad).await,
+        "workspace.policy_invalid",
+    );
     let later = policy(json!({ "zero_data_retention": true }));
-    seen.take(site.post("/v1/workspaces", later).await, "workspace.policy_unsupported");
-    let nothing = site.get(&format!("/v1/deployments/{}", absent("dep_"))).await;
+    seen.take(
+        site.post("/v1/workspaces", later).await,
+        "workspace.policy_unsupported",
+    );
+    let nothing = site
+        .get(&format!("/v1/deployments/{}", absent("dep_")))
+        .await;
     seen.take(nothing, "deployment.not_found");
     let dep = site.deployment().await;
-    let revision = site.get(&format!("/v1/deployments/{dep}/revisions/9")).await;
+    let revision = site
+        .get(&format!("/v1/deployments/{dep}/revisions/9"))
+        .await;
     seen.take(revision, "deployment.revision_not_found");
     let invalid = site.post("/v1/deployments", json!({ "name": "x" })).await;
     seen.take(invalid, "deployment.invalid");
-    let nobody = site.post(&format!("/v1/runners/{}/drain", absent("rnr_")), json!({})).await;
+    let nobody = site
+        .post(&format!("/v1/runners/{}/drain", absent("rnr_")), json!({}))
+        .await;
     seen.take(nobody, "runner.not_found");
     let rnr = site.runner().await;
-    site.post(&format!("/v1/runners/{rnr}/drain"), json!({})).await.must(200);
-    let drained = site.post(&format!("/v1/runners/{rnr}/claims"), json!({})).await;
+    site.post(&format!("/v1/runners/{rnr}/drain"), json!({}))
+        .await
+        .must(200);
+    let drained = site
+        .post(&format!("/v1/runners/{rnr}/claims"), json!({}))
+        .await;
     seen.take(drained, "runner.draining");
     site.close().await;
 }
@@ -157,25 +231,50 @@ async fn sessions(seen: &mut Seen) {
     let path = format!("/v1/sessions/{session}");
     let events = format!("{path}/events");
     let message = json!({ "events": [{ "type": "user.message", "content": { "text": "x" } }] });
-    let late = site.post_with(&events, message.clone(), &[("if-match", "9")]).await;
+    let late = site
+        .post_with(&events, message.clone(), &[("if-match", "9")])
+        .await;
     seen.take(late, "session.sequence_conflict");
     let typed = |kind: &str| json!({ "events": [{ "type": kind, "content": {} }] });
-    seen.take(site.post(&events, typed("no.such")).await, "event.type_unknown");
-    seen.take(site.post(&events, typed("run.settled")).await, "event.type_reserved");
-    seen.take(site.post(&events, json!({ "events": [] })).await, "event.batch_empty");
+    seen.take(
+        site.post(&events, typed("no.such")).await,
+        "event.type_unknown",
+    );
+    seen.take(
+        site.post(&events, typed("run.settled")).await,
+        "event.type_reserved",
+    );
+    seen.take(
+        site.post(&events, json!({ "events": [] })).await,
+        "event.batch_empty",
+    );
     let many = json!({ "events": vec![&message["events"][0]; 101] });
     seen.take(site.post(&events, many).await, "event.batch_too_large");
-    let large = site.submit(&session, "user.message", json!({ "text": "x".repeat(1 << 20) })).await;
+    let large = site
+        .submit(
+            &session,
+            "user.message",
+            json!({ "text": "x".repeat(1 << 20) }),
+        )
+        .await;
     seen.take(large, "event.too_large");
     let new = |metadata: Value| json!({ "agent_deployment": null, "metadata": metadata });
     let mut many = new(json!({ "a": { "b": 1 } }));
     many["agent_deployment"] = json!(site.deployment().await);
-    seen.take(site.post("/v1/sessions", many).await, "session.metadata_invalid");
+    seen.take(
+        site.post("/v1/sessions", many).await,
+        "session.metadata_invalid",
+    );
     site.message(&session, "x").await;
     let live = site.post(&format!("{path}/complete"), json!({})).await;
     seen.take(live, "session.run_live");
-    site.post(&format!("{path}/cancel"), json!({})).await.must(200);
-    seen.take(site.post(&events, message.clone()).await, "session.terminal");
+    site.post(&format!("{path}/cancel"), json!({}))
+        .await
+        .must(200);
+    seen.take(
+        site.post(&events, message.clone()).await,
+        "session.terminal",
+    );
     site.delete(&path).await.must(200);
     seen.take(site.post(&events, message).await, "session.erased");
     site.close().await;
@@ -184,35 +283,69 @@ async fn sessions(seen: &mut Seen) {
 async fn runs(seen: &mut Seen) {
     let site = Site::open().await;
     let (session, claim) = site.running().await;
-    let write = |kind: &str, content: Value| json!({ "events": [{ "type": kind, "content": content }] });
+    let write =
+        |kind: &str, content: Value| json!({ "events": [{ "type": kind, "content": content }] });
     let stray = format!("evt_{}", "0".repeat(31) + "1");
     let result = json!({ "tool_use_id": stray, "output": "x", "is_error": false });
-    let orphan = site.call(&claim, "events", write("agent.tool_result", result)).await;
+    let orphan = site
+        .call(&claim, "events", write("agent.tool_result", result))
+        .await;
     seen.take(orphan, "event.tool_use_unknown");
     let answer = json!({ "question_id": stray, "answers": [["a"]] });
     let closed = site.submit(&session, "user.question_answer", answer).await;
     seen.take(closed, "item.not_open");
-    let approval = || write("agent.action_approval_requested", json!({ "tool": "t", "input": {} }));
+    let approval = || {
+        write(
+            "agent.action_approval_requested",
+            json!({ "tool": "t", "input": {} }),
+        )
+    };
     for _ in 0..2 {
         site.call(&claim, "events", approval()).await.must(202);
     }
-    let vague = site.submit(&session, "user.action_approval", json!({ "decision": "granted" })).await;
+    let vague = site
+        .submit(
+            &session,
+            "user.action_approval",
+            json!({ "decision": "granted" }),
+        )
+        .await;
     seen.take(vague, "item.ambiguous");
     let nothing = json!({ "waiting_on": [], "compute": "released" });
-    seen.take(site.call(&claim, "park", nothing).await, "run.park_without_cause");
+    seen.take(
+        site.call(&claim, "park", nothing).await,
+        "run.park_without_cause",
+    );
     let skipped = site.call(&claim, "heartbeat", json!({ "n": 7 })).await;
     seen.take(skipped, "claim.out_of_order");
     let token = claim["claim_token"].as_str().unwrap();
-    let wrong = json!({ "claim_token": format!("{}{}", &token[..token.len() - 32], "0".repeat(32)) });
-    seen.take(site.call(&wrong, "heartbeat", json!({})).await, "claim.not_found");
-    site.call(&claim, "settle", json!({ "outcome": "succeeded" })).await.must(200);
-    let other = site.call(&claim, "settle", json!({ "outcome": "failed" })).await;
+    let wrong =
+        json!({ "claim_token": format!("{}{}", &token[..token.len() - 32], "0".repeat(32)) });
+    seen.take(
+        site.call(&wrong, "heartbeat", json!({})).await,
+        "claim.not_found",
+    );
+    site.call(&claim, "settle", json!({ "outcome": "succeeded" }))
+        .await
+        .must(200);
+    let other = site
+        .call(&claim, "settle", json!({ "outcome": "failed" }))
+        .await;
     seen.take(other, "run.already_settled");
-    seen.take(site.call(&claim, "heartbeat", json!({})).await, "runtime.claim_lost");
+    seen.take(
+        site.call(&claim, "heartbeat", json!({})).await,
+        "runtime.claim_lost",
+    );
     let second = site.session().await;
     site.message(&second, "x").await;
     let claim = site.claim(&site.runner().await).await;
-    let early = site.call(&claim, "events", write("agent.message", json!({ "text": "x" }))).await;
+    let early = site
+        .call(
+            &claim,
+            "events",
+            write("agent.message", json!({ "text": "x" })),
+        )
+        .await;
     seen.take(early, "claim.not_ready");
     site.close().await;
 }
@@ -229,16 +362,25 @@ async fn limits(seen: &mut Seen) {
     for text in ["1", "2"] {
         site.message(&session, text).await;
     }
-    let third = site.submit(&session, "user.message", json!({ "text": "3" })).await;
+    let third = site
+        .submit(&session, "user.message", json!({ "text": "3" }))
+        .await;
     seen.take(third, "session.untaken_inputs_full");
     let signal = json!({ "name": "s", "payload": null });
-    site.submit(&session, "user.signal", signal.clone()).await.must(202);
-    seen.take(site.submit(&session, "user.signal", signal).await, "session.signals_full");
+    site.submit(&session, "user.signal", signal.clone())
+        .await
+        .must(202);
+    seen.take(
+        site.submit(&session, "user.signal", signal).await,
+        "session.signals_full",
+    );
     let ask = json!({ "events": [{ "type": "agent.question", "content": { "questions": [{ "question": "?", "options": ["a"] }] } }] });
     site.call(&claim, "events", ask.clone()).await.must(202);
     seen.take(site.call(&claim, "events", ask).await, "item.limit");
     let _stream = site.follow(&session, "").await;
-    let second = site.get(&format!("/v1/sessions/{session}/events/stream")).await;
+    let second = site
+        .get(&format!("/v1/sessions/{session}/events/stream"))
+        .await;
     seen.take(second, "stream.limit");
     let said = json!({ "type": "agent.message", "content": { "text": "x" } });
     let full = loop {
@@ -249,13 +391,18 @@ async fn limits(seen: &mut Seen) {
         }
     };
     seen.take(full, "session.event_limit");
-    site.post(&format!("/v1/sessions/{session}/cancel"), json!({})).await.must(200);
+    site.post(&format!("/v1/sessions/{session}/cancel"), json!({}))
+        .await
+        .must(200);
     drop(_stream);
     site.close().await;
 }
 
 async fn faults(seen: &mut Seen) {
-    let log = Arc::new(Moody { log: MemoryLog::new(), mood: AtomicU8::new(SOUND) });
+    let log = Arc::new(Moody {
+        log: MemoryLog::new(),
+        mood: AtomicU8::new(SOUND),
+    });
     let opened = Runtime::builder(config()).log(log.clone()).open().await;
     let site = Site::serve(opened.unwrap());
     let make = || site.post("/v1/runners", runner());
@@ -268,13 +415,18 @@ async fn faults(seen: &mut Seen) {
         log.mood.store(mood, Ordering::SeqCst);
         seen.take(make().await, code);
     }
-    for (mood, code) in [(UNREADABLE, "storage.unavailable"), (BROKEN, "runtime.internal")] {
+    for (mood, code) in [
+        (UNREADABLE, "storage.unavailable"),
+        (BROKEN, "runtime.internal"),
+    ] {
         log.mood.store(mood, Ordering::SeqCst);
         let path = format!("/v1/deployments/{}", absent("dep_"));
         seen.take(site.get(&path).await, code);
     }
     log.mood.store(SOUND, Ordering::SeqCst);
-    site.post(&format!("/v1/runners/{known}/claims"), json!({})).await.must(200);
+    site.post(&format!("/v1/runners/{known}/claims"), json!({}))
+        .await
+        .must(200);
     site.runtime.engine().close().await;
     seen.take(site.get("/readyz").await, "runtime.stopped");
     site.close().await;

@@ -12,9 +12,15 @@ async fn once(site: &Site, path: &str, body: Value, other: Value) -> Value {
     let first = &all[0];
     assert!((200..300).contains(&first.status), "{path}: {}", first.text);
     for answer in &all {
-        assert_eq!((answer.status, &answer.text), (first.status, &first.text), "{path}");
+        assert_eq!(
+            (answer.status, &answer.text),
+            (first.status, &first.text),
+            "{path}"
+        );
     }
-    site.post_with(path, other, &key).await.code(409, "request.idempotency_conflict");
+    site.post_with(path, other, &key)
+        .await
+        .code(409, "request.idempotency_conflict");
     first.json.clone()
 }
 
@@ -32,7 +38,13 @@ async fn every_mutation_takes_a_key() {
     let path = format!("/v1/deployments/{dep}/revisions");
     assert_eq!(once(&site, &path, revision, changed).await["revision"], 2);
 
-    once(&site, "/v1/workspaces", json!({ "name": "a" }), json!({ "name": "b" })).await;
+    once(
+        &site,
+        "/v1/workspaces",
+        json!({ "name": "a" }),
+        json!({ "name": "b" }),
+    )
+    .await;
     let mut larger = runner();
     larger["capacity"] = json!(9);
     let rnr = id(&once(&site, "/v1/runners", runner(), larger).await);
@@ -40,9 +52,16 @@ async fn every_mutation_takes_a_key() {
     let new = json!({ "agent_deployment": dep });
     let other = json!({ "agent_deployment": dep, "metadata": { "a": 1 } });
     let session = id(&once(&site, "/v1/sessions", new, other).await);
-    assert_eq!(site.get("/v1/sessions").await.must(200)["sessions"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        site.get("/v1/sessions").await.must(200)["sessions"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 
-    let message = |text: &str| json!({ "events": [{ "type": "user.message", "content": { "text": text } }] });
+    let message =
+        |text: &str| json!({ "events": [{ "type": "user.message", "content": { "text": text } }] });
     let events = format!("/v1/sessions/{session}/events");
     once(&site, &events, message("a"), message("b")).await;
     assert_eq!(site.show(&session).await["untaken_inputs"], 1);
@@ -50,15 +69,26 @@ async fn every_mutation_takes_a_key() {
     let cancel = format!("/v1/sessions/{session}/cancel");
     let key = [("idempotency-key", "k-2")];
     let first = site.post_with(&cancel, json!({}), &key).await.must(200);
-    assert_eq!(site.post_with(&cancel, json!({}), &key).await.must(200), first);
+    assert_eq!(
+        site.post_with(&cancel, json!({}), &key).await.must(200),
+        first
+    );
 
     let drain = format!("/v1/runners/{rnr}/drain");
     let first = site.post_with(&drain, json!({}), &key).await.must(200);
-    assert_eq!(site.post_with(&drain, json!({}), &key).await.must(200), first);
-    let remove = || site.request("DELETE", &format!("/v1/runners/{rnr}")).header("idempotency-key", "k");
+    assert_eq!(
+        site.post_with(&drain, json!({}), &key).await.must(200),
+        first
+    );
+    let remove = || {
+        site.request("DELETE", &format!("/v1/runners/{rnr}"))
+            .header("idempotency-key", "k")
+    };
     let first = site.send(remove()).await.must(200);
     assert_eq!(site.send(remove()).await.must(200), first);
-    site.delete(&format!("/v1/runners/{rnr}")).await.code(404, "runner.not_found");
+    site.delete(&format!("/v1/runners/{rnr}"))
+        .await
+        .code(404, "runner.not_found");
     site.close().await;
 }
 
@@ -66,13 +96,22 @@ async fn every_mutation_takes_a_key() {
 async fn refusals_are_not_kept_and_paths_do_not_share_keys() {
     let site = Site::open().await;
     let key = [("idempotency-key", "same")];
-    site.post_with("/v1/workspaces", json!({ "name": "" }), &key).await.code(422, "request.field_invalid");
-    site.post_with("/v1/workspaces", json!({ "name": "x" }), &key).await.must(201);
-    site.post_with("/v1/deployments", external(), &key).await.must(201);
+    site.post_with("/v1/workspaces", json!({ "name": "" }), &key)
+        .await
+        .code(422, "request.field_invalid");
+    site.post_with("/v1/workspaces", json!({ "name": "x" }), &key)
+        .await
+        .must(201);
+    site.post_with("/v1/deployments", external(), &key)
+        .await
+        .must(201);
     let (_, claim) = site.running().await;
     let token = claim["claim_token"].as_str().unwrap();
     let path = format!("/v1/claims/{token}/heartbeat");
-    let refused = site.post_with(&path, json!({}), &key).await.code(400, "request.header_invalid");
+    let refused = site
+        .post_with(&path, json!({}), &key)
+        .await
+        .code(400, "request.header_invalid");
     assert!(refused["detail"].as_str().unwrap().contains("`n`"));
     site.close().await;
 }

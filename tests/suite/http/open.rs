@@ -7,11 +7,20 @@ use super::kit::{Site, absent, config, id};
 #[tokio::test(flavor = "multi_thread")]
 async fn only_loopback_names_and_origins_are_served() {
     let site = Site::open().await;
-    for origin in ["https://example.com", "null", "http://127.0.0.1.example.com", "file://"] {
+    for origin in [
+        "https://example.com",
+        "null",
+        "http://127.0.0.1.example.com",
+        "file://",
+    ] {
         let request = site.request("GET", "/v1/sessions").header("origin", origin);
         site.send(request).await.code(403, "request.origin_refused");
     }
-    for origin in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:1"] {
+    for origin in [
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "https://[::1]:1",
+    ] {
         let request = site.request("GET", "/v1/sessions").header("origin", origin);
         site.send(request).await.must(200);
     }
@@ -19,7 +28,8 @@ async fn only_loopback_names_and_origins_are_served() {
         let request = site.request("GET", "/readyz").header("host", host);
         site.send(request).await.code(403, "request.origin_refused");
     }
-    let absolute = "GET http://example.com/healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let absolute =
+        "GET http://example.com/healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert!(site.raw(absolute).await.contains("request.origin_refused"));
     site.close().await;
 }
@@ -39,13 +49,18 @@ async fn the_workspace_is_a_header() {
     let body = json!({ "name": "other" });
     let workspace = id(&site.post("/v1/workspaces", body).await.must(201));
     site.headers = vec![("longhaul-workspace", workspace.clone())];
-    assert_eq!(site.get("/v1/sessions").await.must(200)["sessions"], json!([]));
+    assert_eq!(
+        site.get("/v1/sessions").await.must(200)["sessions"],
+        json!([])
+    );
     let session = site.session().await;
     assert_eq!(site.show(&session).await["workspace"], workspace);
     let foreign = site.get(&format!("/v1/sessions/{in_default}")).await;
     let missing = site.get(&format!("/v1/sessions/{}", absent("sess_"))).await;
-    let (mut foreign, mut missing) =
-        (foreign.code(404, "session.not_found"), missing.code(404, "session.not_found"));
+    let (mut foreign, mut missing) = (
+        foreign.code(404, "session.not_found"),
+        missing.code(404, "session.not_found"),
+    );
     for problem in [&mut foreign, &mut missing] {
         problem["request_id"] = json!(null);
     }
@@ -53,25 +68,38 @@ async fn the_workspace_is_a_header() {
     assert_eq!(foreign.to_string(), shown, "foreign and absent look alike");
 
     site.headers = vec![("longhaul-workspace", absent("ws_").replace('0', "1"))];
-    site.get("/v1/sessions").await.code(404, "workspace.not_found");
+    site.get("/v1/sessions")
+        .await
+        .code(404, "workspace.not_found");
     site.headers = vec![("longhaul-workspace", "other".to_owned())];
-    site.get("/v1/sessions").await.code(400, "request.id_invalid");
+    site.get("/v1/sessions")
+        .await
+        .code(400, "request.id_invalid");
     site.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runner_of_an_open_server_serves_every_workspace() {
     let mut site = Site::open().await;
-    let runner = site.post("/v1/runners", super::kit::runner()).await.must(201);
+    let runner = site
+        .post("/v1/runners", super::kit::runner())
+        .await
+        .must(201);
     assert_eq!(runner["workspaces"], "*");
     assert!(runner.get("token").is_none(), "no tokens, no token");
-    let workspace = id(&site.post("/v1/workspaces", json!({ "name": "w" })).await.must(201));
+    let workspace = id(&site
+        .post("/v1/workspaces", json!({ "name": "w" }))
+        .await
+        .must(201));
     site.headers = vec![("longhaul-workspace", workspace.clone())];
     let session = site.session().await;
     site.message(&session, "hi").await;
     site.headers.clear();
     let claim = site.claim(&id(&runner)).await;
-    assert_eq!((&claim["session_id"], &claim["workspace"]), (&json!(session), &json!(workspace)));
+    assert_eq!(
+        (&claim["session_id"], &claim["workspace"]),
+        (&json!(session), &json!(workspace))
+    );
     assert_eq!(claim["deployment"]["revision"], 1);
     site.close().await;
 }
@@ -84,7 +112,9 @@ async fn operations_answer() {
     let document = site.get("/openapi.json").await.must(200);
     assert!(document["paths"]["/v1/sessions/{id}/events"]["post"].is_object());
     let session = site.session().await;
-    site.get(&format!("/v1/sessions/{session}x")).await.code(400, "request.id_invalid");
+    site.get(&format!("/v1/sessions/{session}x"))
+        .await
+        .code(400, "request.id_invalid");
     let metrics = site.get("/metrics").await;
     assert_eq!(metrics.status, 200);
     for line in [
@@ -93,7 +123,11 @@ async fn operations_answer() {
         "longhaul_appends_total",
         "longhaul_oldest_pending_seconds",
     ] {
-        assert!(metrics.text.contains(line), "{line} is not in\n{}", metrics.text);
+        assert!(
+            metrics.text.contains(line),
+            "{line} is not in\n{}",
+            metrics.text
+        );
     }
     site.close().await;
 }
@@ -102,14 +136,21 @@ async fn operations_answer() {
 async fn every_route_of_the_table_is_served() {
     let site = Site::open().await;
     for route in longhaul::api::ROUTES {
-        let path = route.path.replace("{id}", "x").replace("{token}", "x").replace("{revision}", "1");
+        let path = route
+            .path
+            .replace("{id}", "x")
+            .replace("{token}", "x")
+            .replace("{revision}", "1");
         let mut request = site.request(route.method, &path);
         if route.method == "POST" {
             request = request.json(&json!({}));
         }
         let answer = site.send(request).await;
         let code = answer.json["code"].as_str().unwrap_or_default();
-        assert!(!code.starts_with("request.route") && !code.starts_with("request.method"), "{route:?}");
+        assert!(
+            !code.starts_with("request.route") && !code.starts_with("request.method"),
+            "{route:?}"
+        );
     }
     site.close().await;
 }

@@ -16,7 +16,10 @@ async fn streams_reconnect_and_polls_end() {
     let inputs = site.request("POST", &format!("/v1/claims/{token}/inputs?wait_ms=30000"));
     let inputs = tokio::spawn(inputs.json(&json!({})).send());
     let runner = site.runner().await;
-    let claims = site.request("POST", &format!("/v1/runners/{runner}/claims?wait_ms=30000"));
+    let claims = site.request(
+        "POST",
+        &format!("/v1/runners/{runner}/claims?wait_ms=30000"),
+    );
     let claims = tokio::spawn(claims.json(&json!({})).send());
     // Both have arrived when the engine knows the second runner.
     while site.runtime.engine().stats().runners < 2 {
@@ -41,7 +44,9 @@ async fn a_stopped_runtime_says_so() {
     site.get("/readyz").await.code(503, "runtime.stopped");
     site.get("/healthz").await.must(200);
     let message = json!({ "text": "x" });
-    site.submit(&session, "user.message", message).await.code(503, "runtime.stopped");
+    site.submit(&session, "user.message", message)
+        .await
+        .code(503, "runtime.stopped");
     site.close().await;
 }
 

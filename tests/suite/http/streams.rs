@@ -20,17 +20,33 @@ async fn a_cursor_is_where_a_stream_goes_on() {
     }
     let path = format!("/v1/sessions/{session}/events/stream");
     let resume = |cursor: u64, query: &str| {
-        site.request("GET", &format!("{path}{query}")).header("last-event-id", cursor.to_string())
+        site.request("GET", &format!("{path}{query}"))
+            .header("last-event-id", cursor.to_string())
     };
     let mut rest = Sse::of(resume(last - 2, "?after=0")).await;
-    assert_eq!(rest.next().await.unwrap().id, Some(last - 1), "the header wins");
+    assert_eq!(
+        rest.next().await.unwrap().id,
+        Some(last - 1),
+        "the header wins"
+    );
 
-    for bad in ["?after=x", "?after=", "?after=-1", &format!("?after={}", last + 100)] {
-        site.get(&format!("{path}{bad}")).await.code(400, "request.cursor_invalid");
+    for bad in [
+        "?after=x",
+        "?after=",
+        "?after=-1",
+        &format!("?after={}", last + 100),
+    ] {
+        site.get(&format!("{path}{bad}"))
+            .await
+            .code(400, "request.cursor_invalid");
     }
-    site.send(resume(last + 100, "")).await.code(400, "request.cursor_invalid");
+    site.send(resume(last + 100, ""))
+        .await
+        .code(400, "request.cursor_invalid");
     for bad in ["?until=noon", "?types=x", "?limit=1"] {
-        site.get(&format!("{path}{bad}")).await.code(400, "request.query_invalid");
+        site.get(&format!("{path}{bad}"))
+            .await
+            .code(400, "request.query_invalid");
     }
     drop((all, rest));
     site.close().await;
@@ -67,14 +83,22 @@ async fn until_boundary_ends_with_the_turn() {
     let site = Site::open().await;
     let (session, claim) = site.running().await;
     let mut plain = site.follow(&session, "?after=0&until=boundary").await;
-    let mut filtered = site.follow(&session, "?after=0&until=boundary&types=agent.message").await;
+    let mut filtered = site
+        .follow(&session, "?after=0&until=boundary&types=agent.message")
+        .await;
     let said = json!({ "events": [{ "type": "agent.message", "content": { "text": "hi" } }] });
     site.call(&claim, "events", said).await.must(202);
-    site.call(&claim, "settle", json!({ "outcome": "succeeded" })).await.must(200);
+    site.call(&claim, "settle", json!({ "outcome": "succeeded" }))
+        .await
+        .must(200);
     let events = plain.rest().await;
     assert_eq!(events.last().unwrap().name, "run.settled");
     let names: Vec<_> = filtered.rest().await.into_iter().map(|e| e.name).collect();
-    assert_eq!(names, ["agent.message"], "the boundary ends it, the filter hides it");
+    assert_eq!(
+        names,
+        ["agent.message"],
+        "the boundary ends it, the filter hides it"
+    );
     site.close().await;
 }
 
@@ -83,23 +107,38 @@ async fn ended_and_erased_sessions_say_so() {
     let site = Site::open().await;
     let session = site.session().await;
     let mut early = site.follow(&session, "").await;
-    site.post(&format!("/v1/sessions/{session}/complete"), json!({})).await.must(200);
+    site.post(&format!("/v1/sessions/{session}/complete"), json!({}))
+        .await
+        .must(200);
     let events = early.rest().await;
     let end = events.last().unwrap();
-    assert_eq!((end.id, end.name.as_str(), &end.data["status"]), (None, "end", &json!("completed")));
+    assert_eq!(
+        (end.id, end.name.as_str(), &end.data["status"]),
+        (None, "end", &json!("completed"))
+    );
     let last = site.last_seq(&session).await;
-    let late = site.follow(&session, &format!("?after={last}")).await.rest().await;
+    let late = site
+        .follow(&session, &format!("?after={last}"))
+        .await
+        .rest()
+        .await;
     assert_eq!(late.len(), 1, "only the end is left");
 
     let other = site.session().await;
     let mut open = site.follow(&other, "").await;
-    site.delete(&format!("/v1/sessions/{other}")).await.must(200);
+    site.delete(&format!("/v1/sessions/{other}"))
+        .await
+        .must(200);
     assert_eq!(open.rest().await.last().unwrap().name, "erased");
     let path = format!("/v1/sessions/{other}");
     for suffix in ["", "/events", "/events/stream", "/runs"] {
-        site.get(&format!("{path}{suffix}")).await.code(410, "session.erased");
+        site.get(&format!("{path}{suffix}"))
+            .await
+            .code(410, "session.erased");
     }
-    site.submit(&other, "user.message", json!({ "text": "x" })).await.code(410, "session.erased");
+    site.submit(&other, "user.message", json!({ "text": "x" }))
+        .await
+        .code(410, "session.erased");
     site.close().await;
 }
 
@@ -108,15 +147,20 @@ async fn quiet_streams_beat_and_old_ones_reconnect() {
     let (site, world) = Site::manual(config()).await;
     let session = site.session().await;
     let mut events = site.follow(&session, "?after=1").await;
-    assert_eq!(events.block().await, Some(None), "something to read at once");
+    assert_eq!(
+        events.block().await,
+        Some(None),
+        "something to read at once"
+    );
     let quiet = async {
         let beat = events.block().await;
         (beat, events.rest().await)
     };
     // Time passes until the stream, which first has to start waiting, is over.
     let pass = async {
+        let mut every = tokio::time::interval(std::time::Duration::from_millis(5));
         loop {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            every.tick().await;
             world.advance_ms(15_000);
         }
     };
@@ -163,7 +207,8 @@ async fn a_peer_that_stops_reading_is_cut_off() {
         site.message(&session, &text).await;
     }
     let mut socket = site.connect().await;
-    let head = format!("GET /v1/sessions/{session}/events/stream HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let head =
+        format!("GET /v1/sessions/{session}/events/stream HTTP/1.1\r\nhost: localhost\r\n\r\n");
     socket.write_all(head.as_bytes()).await.unwrap();
     let followers = || site.runtime.engine().stats().followers;
     while followers() == 0 {

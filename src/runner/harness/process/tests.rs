@@ -1,3 +1,5 @@
+//! Programs in Python, against a server in a few lines.
+
 use serde_json::{Value, json};
 
 use crate::runner::testing::{Rig, rig};

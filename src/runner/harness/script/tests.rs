@@ -1,3 +1,5 @@
+//! Scripts, against a server in a few lines that loses, refuses and requeues on demand.
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

@@ -80,11 +80,12 @@ fn text(output: &ExecOutput) -> String {
 
 /// Waits for a condition that another process brings about.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let mut every = tokio::time::interval(Duration::from_millis(5));
     for _ in 0..2_000 {
+        every.tick().await;
         if condition() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never: {what}");
 }
@@ -280,6 +281,56 @@ async fn isolated_commands_see_neither_host_nor_network() {
     );
     assert!(!Path::new("/usr/x").exists());
     sandbox.release().await;
+}
+
+#[tokio::test]
+async fn isolation_that_does_not_work_is_found_out_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str, isolation| {
+        // Nothing starts in so little memory, the probe neither.
+        let config = RunnerConfig {
+            isolation,
+            memory_bytes_max: 1 << 10,
+            ..RunnerConfig::default()
+        };
+        DirProvider::open(dir.path().join(name), config, Door::system())
+    };
+    let refused = open("a", IsolationMode::Required).await;
+    assert!(
+        matches!(refused, Err(DirError::Isolation(_))),
+        "{refused:?}"
+    );
+    let preferred = open("b", IsolationMode::Preferred).await.unwrap();
+    assert!(!preferred.is_isolated());
+    let strict = SandboxRequest {
+        profile: serde_json::json!({"provider": "dir", "isolation": "required"}),
+        ..request()
+    };
+    let refused = preferred.create(strict).await.unwrap_err();
+    assert_eq!(refused.code(), "sandbox.unsupported");
+    assert_eq!(
+        std::fs::read_dir(dir.path().join("b")).unwrap().count(),
+        1,
+        "only the lock"
+    );
+}
+
+#[tokio::test]
+async fn a_profile_may_ask_for_less() {
+    for bench in benches(|_| {}).await {
+        let limits = serde_json::json!({"output_bytes_max": 5, "command_s_max": 1, "memory_bytes_max": 1u64 << 40});
+        let less = SandboxRequest {
+            profile: serde_json::json!({"limits": limits}),
+            ..request()
+        };
+        let sandbox = bench.provider.create(less).await.unwrap();
+        let output = sandbox.exec(sh("ulimit -v; sleep 20")).await.unwrap();
+        assert_eq!(
+            (text(&output).as_str(), output.timed_out),
+            ("16777".get(..5).unwrap(), true)
+        );
+        sandbox.release().await;
+    }
 }
 
 #[tokio::test]
