@@ -85,10 +85,12 @@ pub async fn serve(
         App::new()
             .app_data(api.clone())
             .wrap_fn(|req, srv| {
-                gate::answer(match gate::admit(&req) {
+                let (id, admitted) = gate::admit(&req);
+                let next = match admitted {
                     Ok(()) => gate::Next::Serve(srv.call(req)),
                     Err(refused) => gate::Next::Refuse(req, refused),
-                })
+                };
+                gate::answer(id, next)
             })
             .configure(routes::register)
     };

@@ -23,7 +23,7 @@ use crate::handle::{Deployment, NewSession, SessionHandle};
 use crate::runner::{self, Extensions};
 use crate::telemetry;
 
-pub use claims::claims_body;
+pub use claims::{VERBS, claims_body};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.

@@ -27,7 +27,9 @@ pub enum DecodeError {
 
 /// The stored form.
 pub fn encode<T: Encode>(value: &T) -> Bytes {
-    let mut out = vec![VERSION];
+    // Room for a header, so that the most common value grows once.
+    let mut out = Vec::with_capacity(224);
+    out.push(VERSION);
     // Derived encoders write into a Vec: no failing case.
     let _ = bincode::encode_into_std_write(value, &mut out, CONFIG);
     out.into()

@@ -1,15 +1,17 @@
 //! Bodies: bounded, in time, JSON.
 
+use std::future::{Ready, ready};
+use std::time::Duration;
+
 use actix_web::dev::Payload;
 use actix_web::http::header;
 use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Either, LocalBoxFuture};
 use futures_util::{FutureExt, StreamExt};
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::session::input::check_json;
 use serde::Deserialize;
-use std::time::Duration;
 
 use super::problem::Failure;
 use super::state::Api;
@@ -19,34 +21,36 @@ pub(super) struct Body(pub(super) Bytes);
 
 impl FromRequest for Body {
     type Error = Failure;
-    type Future = LocalBoxFuture<'static, Result<Self, Failure>>;
+    type Future =
+        Either<Ready<Result<Self, Failure>>, LocalBoxFuture<'static, Result<Self, Failure>>>;
 
     fn from_request(req: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let api = req.app_data::<web::Data<Api>>().cloned();
+        let Some(api) = req.app_data::<web::Data<Api>>() else {
+            return Either::Left(ready(Err(Code::Internal.into())));
+        };
+        let http = &api.runtime.config().http;
+        let max = http.body_bytes_max;
         let length = req.headers().get(header::CONTENT_LENGTH);
         let length = length
             .and_then(|l| l.to_str().ok())
             .and_then(|l| l.parse::<u64>().ok());
-        let payload = payload.take();
-        Box::pin(async move {
-            let api = api.ok_or(Code::Internal)?;
-            let max = api.runtime.config().http.body_bytes_max;
-            if length.is_some_and(|l| l > max as u64) {
-                return Err(too_large(max).into());
-            }
-            let mut reading = Box::pin(read(payload, max));
-            // Nearly every body is there with its head: no timer for those.
-            if let Some(done) = (&mut reading).now_or_never() {
-                return Ok(done.map(Self)?);
-            }
-            let limit = Duration::from_secs(api.runtime.config().http.request_s_max);
-            let clock = &api.runtime.door().clock;
-            let late = clock.sleep_until(clock.mono().saturating_add(limit));
+        if length.is_some_and(|l| l > max as u64) {
+            return Either::Left(ready(Err(too_large(max).into())));
+        }
+        let mut reading = Box::pin(read(payload.take(), max));
+        // Nearly every body is there with its head: no timer for those.
+        if let Some(done) = (&mut reading).now_or_never() {
+            return Either::Left(ready(done.map(Self).map_err(Failure::from)));
+        }
+        let clock = &api.runtime.door().clock;
+        let limit = Duration::from_secs(http.request_s_max);
+        let late = clock.sleep_until(clock.mono().saturating_add(limit));
+        Either::Right(Box::pin(async move {
             tokio::select! {
                 done = reading => Ok(done.map(Self)?),
                 () = late => Err(Code::RequestTimeout.into()),
             }
-        })
+        }))
     }
 }
 

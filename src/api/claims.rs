@@ -1,7 +1,10 @@
 //! The claim protocol: `/v1/runners/{id}/claims` and `/v1/claims/{token}/…`.
 
-use actix_web::HttpResponse;
 use actix_web::body::BoxBody;
+use actix_web::http::Method;
+use actix_web::web::Payload;
+use actix_web::{FromRequest, HttpRequest, HttpResponse};
+use longhaul_actors::code::Rejection;
 
 use super::body::Body;
 use super::context::Ctx;
@@ -9,9 +12,12 @@ use super::guarded::Guarded;
 use super::openapi::ProblemSchema;
 use super::params::Params;
 use super::problem::Answered;
+use super::routes::{method_unknown, route_unknown};
 use super::sessions::answer;
-use crate::runtime::claims_body;
+use crate::runtime::{VERBS, claims_body};
 
+/// Where the calls under a claim are.
+pub(super) const PREFIX: &str = "/v1/claims";
 /// Claims in one answer.
 const CLAIMS_MAX: usize = 100;
 
@@ -45,7 +51,7 @@ macro_rules! documented {
                 params(("token" = String, Path)),
                 request_body(content = serde_json::Value, description = $body),
                 responses((status = 200, description = $what), (status = "default", body = ProblemSchema)))]
-            #[expect(dead_code, reason = "documents one verb of `call`")]
+            #[expect(dead_code, reason = "documents one verb of `route`")]
             pub(super) fn $name() {}
         )+
     };
@@ -61,26 +67,37 @@ documented! {
     release "/v1/claims/{token}/release" "`{n?}`" "Gives the attempt back, gracefully.";
 }
 
-/// One call under a claim; the verb is the last segment of the path.
-pub(super) async fn call(ctx: Ctx, body: Body) -> Answered {
-    let path = ctx.req.path();
-    let verb = path.rsplit('/').next().unwrap_or_default();
-    let wait_ms = if ctx.req.query_string().is_empty() {
-        0
-    } else {
-        let mut params = Params::of(&ctx.req)?;
-        let wait_ms = match verb {
-            "inputs" => params.number("wait_ms", 0, u64::MAX)?,
-            _ => None,
-        };
-        params.finish()?;
-        wait_ms.unwrap_or(0)
+/// Finds the claim and the verb in the path, then makes the call.
+pub(super) async fn route(req: HttpRequest, payload: Payload) -> Answered {
+    let path = req.path().strip_prefix(PREFIX).unwrap_or_default();
+    let known = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    let Some((token, verb)) = known.filter(|(_, verb)| VERBS.contains(verb)) else {
+        return route_unknown().await;
     };
+    if req.method() != Method::POST {
+        return Ok(method_unknown(req.clone()).await);
+    }
+    let ctx = Ctx::extract(&req).await?;
+    let body = Body::from_request(&req, &mut payload.into_inner()).await?;
     ctx.no_idempotency_key("number the calls of a claim with `n` in the body")?;
-    let token = ctx.req.match_info().get("token").unwrap_or_default();
+    let wait_ms = wait_ms(&req, verb)?;
     Ok(answer(
         ctx.runtime()
             .claim_call(token, verb, wait_ms, &body.0)
             .await?,
     ))
+}
+
+/// How long `inputs` may wait; no other verb takes a parameter.
+fn wait_ms(req: &HttpRequest, verb: &str) -> Result<u64, Rejection> {
+    if req.query_string().is_empty() {
+        return Ok(0);
+    }
+    let mut params = Params::of(req)?;
+    let wait_ms = match verb {
+        "inputs" => params.number("wait_ms", 0, u64::MAX)?,
+        _ => None,
+    };
+    params.finish()?;
+    Ok(wait_ms.unwrap_or(0))
 }

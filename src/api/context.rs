@@ -30,7 +30,7 @@ pub(super) struct Ctx {
     pub(super) api: web::Data<Api>,
     pub(super) caller: Arc<Caller>,
     pub(super) req: HttpRequest,
-    request_id: Arc<str>,
+    request_id: Option<Arc<str>>,
 }
 
 impl FromRequest for Ctx {
@@ -114,11 +114,10 @@ impl Ctx {
         if let Some(scope) = needed(&req) {
             caller.need(scope)?;
         }
-        let id = req
+        let request_id = req
             .extensions()
             .get::<RequestId>()
             .map(|r| Arc::clone(&r.0));
-        let request_id = id.unwrap_or_else(|| api.runtime.new_request_id());
         Ok(Self {
             api,
             caller,
@@ -145,7 +144,10 @@ impl Ctx {
     pub(super) fn asked(&self, body: &[u8]) -> Result<Asked, Rejection> {
         Ok(Asked {
             caller: Arc::clone(&self.caller),
-            request_id: Arc::clone(&self.request_id),
+            request_id: match &self.request_id {
+                Some(id) => Arc::clone(id),
+                None => self.runtime().new_request_id(),
+            },
             receipt: self.receipt(body)?,
         })
     }

@@ -29,12 +29,19 @@ pub(super) enum Next<F> {
 }
 
 /// Gives the request its id, and refuses what no route would take.
-pub(super) fn admit(req: &ServiceRequest) -> Result<(), Rejection> {
+pub(super) fn admit(req: &ServiceRequest) -> (Arc<str>, Result<(), Rejection>) {
     let Some(api) = req.app_data::<web::Data<Api>>() else {
-        return Err(Code::Internal.into());
+        return (Arc::from(""), Err(Code::Internal.into()));
     };
-    req.extensions_mut()
-        .insert(RequestId(api.runtime.new_request_id()));
+    let id = api.runtime.new_request_id();
+    // Calls under a claim write no cause, and are too many to carry what they do not need.
+    if !req.path().starts_with(super::claims::PREFIX) {
+        req.extensions_mut().insert(RequestId(Arc::clone(&id)));
+    }
+    (id, check(api, req))
+}
+
+fn check(api: &Api, req: &ServiceRequest) -> Result<(), Rejection> {
     if api.open {
         check_loopback(req.request())?;
     }
@@ -91,6 +98,7 @@ fn is_loopback(authority: &str) -> bool {
 
 /// Adds the request's id to the answer and gives every error its one form.
 pub(super) async fn answer<F, B>(
+    id: Arc<str>,
     next: Next<F>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error>
 where
@@ -100,21 +108,19 @@ where
     let (req, mut response) = match next {
         Next::Refuse(req, rejection) => {
             let req = req.into_parts().0;
-            let response = refuse(&req, &rejection);
+            let response = refuse(&req, &id, &rejection);
             (req, response)
         }
         Next::Serve(call) => {
             let (req, response) = call.await?.map_into_boxed_body().into_parts();
             let response = match response.error().map(problem::of_framework) {
-                Some(rejection) => carry(&req, &rejection, &response),
+                Some(rejection) => carry(&req, &id, &rejection, &response),
                 None => response,
             };
             (req, response)
         }
     };
-    if let Some(id) = request_id(&req)
-        && let Ok(value) = HeaderValue::from_str(&id)
-    {
+    if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     if let Some(api) = req.app_data::<web::Data<Api>>() {
@@ -124,16 +130,15 @@ where
 }
 
 /// The problem, with the headers that the route itself had set (`allow`).
-fn carry(req: &HttpRequest, rejection: &Rejection, from: &HttpResponse) -> HttpResponse {
-    let mut response = refuse(req, rejection);
+fn carry(req: &HttpRequest, id: &str, rejection: &Rejection, from: &HttpResponse) -> HttpResponse {
+    let mut response = refuse(req, id, rejection);
     if let Some(allow) = from.headers().get(header::ALLOW) {
         response.headers_mut().insert(header::ALLOW, allow.clone());
     }
     response
 }
 
-fn refuse(req: &HttpRequest, rejection: &Rejection) -> HttpResponse {
-    let id = request_id(req).unwrap_or_else(|| Arc::from(""));
+fn refuse(req: &HttpRequest, id: &str, rejection: &Rejection) -> HttpResponse {
     if let Some(api) = req.app_data::<web::Data<Api>>() {
         api.counters.refused(rejection.code);
     }
@@ -142,15 +147,9 @@ fn refuse(req: &HttpRequest, rejection: &Rejection) -> HttpResponse {
         // The route, not the path: that may hold a claim's token.
         let route = req.match_pattern().unwrap_or_default();
         let method = req.method();
-        tracing::error!(request_id = %id, %method, route, error = %rejection, "request failed");
+        tracing::error!(request_id = id, %method, route, error = %rejection, "request failed");
     }
-    problem::response(rejection, &id)
-}
-
-fn request_id(req: &HttpRequest) -> Option<Arc<str>> {
-    req.extensions()
-        .get::<RequestId>()
-        .map(|r| Arc::clone(&r.0))
+    problem::response(rejection, id)
 }
 
 /// A peer that takes no bytes for so long is cut off by the system: its stream is never polled

@@ -24,13 +24,23 @@ pub struct Route {
 pub(super) struct Access(pub(super) &'static [(&'static str, Option<Scope>)]);
 
 macro_rules! routes {
-    ($($path:literal { $($method:ident $name:literal $scope:expr => $handler:path;)+ })+) => {
+    (
+        claims { $($claim:literal)+ }
+        $($path:literal { $($method:ident $name:literal $scope:expr => $handler:path;)+ })+
+    ) => {
         /// Every route.
         pub const ROUTES: &[Route] = &[
+            $(Route { method: "POST", path: $claim, scope: RUN },)+
             $($(Route { method: $name, path: $path, scope: $scope },)+)+
         ];
 
         pub(super) fn register(config: &mut ServiceConfig) {
+            // The busiest routes by far: found by their prefix, split by hand, no pattern tried.
+            config.service(
+                web::scope(claims::PREFIX)
+                    .app_data(Access(&[("POST", RUN)]))
+                    .default_service(web::to(claims::route)),
+            );
             $(config.service(
                 web::resource($path)
                     .app_data(Access(&[$(($name, $scope),)+]))
@@ -49,17 +59,19 @@ const ADMIN: Option<Scope> = Some(Scope::Admin);
 
 // The router tries them in this order: the busiest come first.
 routes! {
-    "/v1/claims/{token}/events" { post "POST" RUN => claims::call; }
+    claims {
+        "/v1/claims/{token}/ready"
+        "/v1/claims/{token}/heartbeat"
+        "/v1/claims/{token}/events"
+        "/v1/claims/{token}/inputs"
+        "/v1/claims/{token}/park"
+        "/v1/claims/{token}/settle"
+        "/v1/claims/{token}/release"
+    }
     "/v1/sessions/{id}/events" {
         post "POST" WRITE => events::submit;
         get "GET" READ => events::list;
     }
-    "/v1/claims/{token}/heartbeat" { post "POST" RUN => claims::call; }
-    "/v1/claims/{token}/inputs" { post "POST" RUN => claims::call; }
-    "/v1/claims/{token}/ready" { post "POST" RUN => claims::call; }
-    "/v1/claims/{token}/park" { post "POST" RUN => claims::call; }
-    "/v1/claims/{token}/settle" { post "POST" RUN => claims::call; }
-    "/v1/claims/{token}/release" { post "POST" RUN => claims::call; }
     "/v1/runners/{id}/claims" { post "POST" RUN => claims::poll; }
     "/v1/sessions" {
         post "POST" WRITE => sessions::create;
@@ -96,12 +108,12 @@ routes! {
     "/openapi.json" { get "GET" None => operations::openapi; }
 }
 
-async fn route_unknown() -> Answered {
+pub(super) async fn route_unknown() -> Answered {
     Err(Failure(Code::RouteUnknown.into()))
 }
 
 /// The problem is the error; the methods that exist are in `allow`.
-async fn method_unknown(req: HttpRequest) -> HttpResponse {
+pub(super) async fn method_unknown(req: HttpRequest) -> HttpResponse {
     let failure = Failure(Code::MethodUnknown.into());
     let mut response = HttpResponse::from_error(failure);
     let methods = req.app_data::<Access>().map_or(&[][..], |a| a.0);

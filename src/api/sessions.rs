@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use actix_web::HttpResponse;
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::input::{Origin, RawEvent, parse_events};
@@ -18,6 +19,7 @@ use super::params::{Params, bad};
 use super::problem::Answered;
 use crate::runtime::CreateSession;
 
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Lines of one page of a list.
 pub(super) const PAGE_LEN_MAX: usize = 1_000;
 /// Without `limit`.
@@ -48,7 +50,7 @@ pub(super) fn json_bytes(status: u16, body: impl Into<bytes::Bytes>) -> HttpResp
     let status = actix_web::http::StatusCode::from_u16(status);
     let status = status.unwrap_or(actix_web::http::StatusCode::INTERNAL_SERVER_ERROR);
     HttpResponse::build(status)
-        .content_type("application/json")
+        .insert_header((CONTENT_TYPE, JSON))
         .body(body.into())
 }
 

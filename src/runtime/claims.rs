@@ -18,7 +18,7 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-const VERBS: [&str; 7] = [
+pub const VERBS: [&str; 7] = [
     "ready",
     "heartbeat",
     "events",

@@ -73,6 +73,9 @@ impl Runner {
     }
 }
 
+/// What a runner serves: one workspace or all, and a target.
+type Served = (Option<WorkspaceRef>, RunnerTarget);
+
 /// Matches queued runs with waiting runners.
 #[derive(Debug)]
 pub(crate) struct Matcher {
@@ -85,7 +88,7 @@ pub(crate) struct Matcher {
     ages: BTreeSet<(i64, SessionId)>,
     runners: HashMap<RunnerId, Runner>,
     /// Runners with a poll and a free place, by what they serve; served longest ago first.
-    idle: HashMap<(Option<WorkspaceRef>, RunnerTarget), BTreeSet<(u64, RunnerId)>>,
+    idle: HashMap<Served, BTreeSet<(u64, RunnerId)>>,
     holders: HashMap<SessionId, (TokenDigest, RunnerId)>,
     turn: u64,
 }

@@ -32,7 +32,7 @@ pub const START_POINTS: &[&str] = &[
 ];
 
 /// How long a scan rests when too many sessions are starting.
-const REST: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(1);
 
 /// Runs the looks.
 pub(crate) struct Sweeper {
@@ -207,8 +207,8 @@ async fn look_at(inner: &Arc<Inner>, row: LiveRow) {
             runner: claim.runner,
         };
         let _ = parts.dispatcher.send(held).await;
-        // Bounded: callers' sessions start beside these.
-        while inner.starting() >= inner.config.recoveries_max && inner.is_running() {
+        // Far below what may start at once: a caller's session does not wait behind all of these.
+        while inner.starting() >= (inner.config.recoveries_max / 4).max(1) && inner.is_running() {
             inner.timer.after(REST).await;
         }
         inner.wake(session);

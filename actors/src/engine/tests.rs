@@ -1,7 +1,9 @@
 //! The engine as a whole, on the log in memory and a clock by hand.
 
+mod batches;
 mod claims;
 mod faults;
 mod following;
 mod kit;
 mod life;
+mod random;

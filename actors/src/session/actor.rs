@@ -106,6 +106,16 @@ impl SessionActor {
         })
     }
 
+    /// What is said while this session decides and commits carries its id and its run's.
+    fn span(&self) -> tracing::Span {
+        let run = self
+            .committed
+            .run
+            .as_ref()
+            .map(|r| tracing::field::display(r.id));
+        tracing::debug_span!("session", id = %self.slot.id, run)
+    }
+
     /// Takes what is queued, if nothing is under way.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         if self.busy || self.leaving {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longhaul_storage::{
-    AppendError, Appended, Health, Log, MemoryLog, Order, Pending, ReadError, StreamId, View, Write,
+    AppendError, Appended, Health, Log, MemoryLog, Order, PageLimit, Pending, ReadError, StreamId,
+    View, Write,
 };
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -17,7 +18,7 @@ use crate::engine::{ClaimGrant, Engine, EngineConfig, EventQuery};
 use crate::env::ManualWorld;
 use crate::ids::{ClaimToken, DeploymentId, HarnessRevision, RunnerId, SandboxRevision, SessionId};
 use crate::session::command::{Command, Create, Request, Submit};
-use crate::session::event::Author;
+use crate::session::event::{Author, NewEvent};
 use crate::session::input::{Origin, parse_attempt, parse_one};
 use crate::session::payload::{Pin, WorkspaceRef};
 
@@ -357,4 +358,57 @@ pub(super) fn submit(kind: &str, content: Value) -> Command {
 
 pub(super) fn count(types: &[String], kind: &str) -> usize {
     types.iter().filter(|t| *t == kind).count()
+}
+
+/// Rows and history of a session are what a fold of its log says.
+pub(super) fn check(b: &Boxed, id: SessionId) {
+    use crate::session::evolve::evolve;
+    use crate::session::history::history_rows;
+    use crate::session::projection::Projection;
+    use crate::session::state::State;
+    use crate::session::stored::event_of;
+
+    let everything = PageLimit {
+        items_max: 100_000,
+        bytes_max: 1 << 30,
+    };
+    let stream = StreamId(id.0);
+    let checked = longhaul_storage::read(&*b.log.inner, |v| {
+        let head = v.head(stream)?.expect("a log");
+        let mut state = State::new(id);
+        let mut history = std::collections::BTreeMap::new();
+        for record in v.records(stream, 0, head.last_seq, Order::Asc, everything)? {
+            let event = event_of(&record).expect("an event");
+            evolve(&mut state, &event);
+            let new = NewEvent {
+                event,
+                content: record.content.clone(),
+            };
+            for row in history_rows(&state, &new) {
+                history.insert((row.kind, row.key), row.value);
+            }
+        }
+        for ((kind, key), value) in history {
+            let row = v
+                .history_row(stream, kind, key, head.last_seq)?
+                .expect("a row");
+            assert_eq!(row.value, value, "history kind {kind}");
+        }
+        let mut rows = Projection::of(&state).rows();
+        rows.sort();
+        let mut found = Vec::new();
+        for tag in [crate::rows::SESSION, crate::rows::LIVE, crate::rows::TIMER] {
+            let table = v.rows(&crate::rows::table(tag), None, Order::Asc, everything)?;
+            let of_id = |key: &[u8]| key.windows(16).any(|w| w == id.0);
+            found.extend(table.into_iter().filter(|(key, _)| of_id(key)));
+        }
+        found.sort();
+        assert_eq!(found, rows, "rows of {id} at {}", head.last_seq);
+        if let Some((seq, bytes)) = v.state(stream, head.last_seq)? {
+            let cached: State = crate::codec::decode(&bytes).expect("a state");
+            assert_eq!(cached.last_seq, seq);
+        }
+        Ok(())
+    });
+    checked.expect("readable");
 }

@@ -11,7 +11,7 @@ use crate::code::Code;
 use crate::engine::{Engine, EngineConfig, Health};
 use crate::env::ManualWorld;
 use crate::feed::follower::Follow;
-use crate::session::command::Command;
+use crate::session::command::{Command, ReceiptKey, Request, Submit};
 
 #[test]
 fn one_turn_from_the_message_to_its_end() {
@@ -369,6 +369,66 @@ fn a_dead_part_stops_the_engine_and_says_so() {
                 .await
                 .is_err()
         );
+        b.engine.close().await;
+    });
+}
+
+#[test]
+fn answers_to_keys_are_swept_when_they_are_old_and_may_be_used_again() {
+    run(async {
+        let sweeping = EngineConfig {
+            receipt_ttl_s: 3_600,
+            sweep_s: 5,
+            ..config()
+        };
+        let b = Boxed::new(sweeping);
+        let id = b.create(&[]).await;
+        let keyed = || {
+            let receipt = Some(ReceiptKey {
+                scope: [4; 16],
+                body: [5; 16],
+            });
+            let request = Request {
+                receipt,
+                ..request()
+            };
+            let events = vec![super::kit::input("user.message", json!({"text": "once"}))];
+            Command::Submit(Submit {
+                request,
+                expected_seq: None,
+                events,
+            })
+        };
+        b.ask(id, keyed()).await.expect("first");
+        b.ask(id, keyed()).await.expect("again");
+        let receipts = || {
+            let rows = longhaul_storage::read(&*b.log.inner, |v| {
+                let limit = longhaul_storage::PageLimit {
+                    items_max: 10,
+                    bytes_max: 1 << 20,
+                };
+                let order = longhaul_storage::Order::Asc;
+                Ok(v.rows(
+                    &crate::rows::table(crate::rows::RECEIPT),
+                    None,
+                    order,
+                    limit,
+                )?
+                .len())
+            });
+            rows.expect("readable")
+        };
+        b.world.advance_ms(1_800_000);
+        b.world.advance_ms(6_000);
+        assert_eq!(receipts(), 1);
+        b.world.advance_ms(1_800_000);
+        eventually(|| {
+            b.world.advance_ms(6_000);
+            receipts() == 0
+        })
+        .await;
+        b.ask(id, keyed()).await.expect("a new request");
+        assert_eq!(count(&b.types(id).await, "user.message"), 2);
         b.engine.close().await;
     });
 }

@@ -38,7 +38,8 @@ struct Drafted {
     events: Vec<NewEvent>,
     bytes: usize,
     verdicts: Vec<Verdict>,
-    overlay: Overlay,
+    /// Made when there is something to note: the common call of a runner has nothing.
+    overlay: Option<Box<Overlay>>,
     /// Whether rows that follow from the state may have changed.
     moved: bool,
     /// Whether a cached fold is due whatever the count.
@@ -119,6 +120,7 @@ impl SessionActor {
 
     /// Decides the batch and writes what comes out.
     fn decide_all(&mut self, needs: &[Needs], facts: Vec<Facts>, ctx: &mut Context<Self>) {
+        let _span = self.span().entered();
         let mut drafted = Drafted::default();
         let mut facts = facts.into_iter();
         let none = Needs::default();
@@ -165,13 +167,13 @@ impl SessionActor {
         let Some(queued) = self.batch.get(index) else {
             return;
         };
-        if !d.overlay.is_empty() {
-            d.overlay.apply(&self.working, needs, &mut facts);
-        }
-        if let Command::Attempt(AttemptCall { token, .. }) = &queued.command
-            && let Some(ended) = d.overlay.ended(*token)
-        {
-            facts.ended_claim = Some(ended.clone());
+        if let Some(overlay) = &d.overlay {
+            overlay.apply(&self.working, needs, &mut facts);
+            if let Command::Attempt(AttemptCall { token, .. }) = &queued.command
+                && let Some(ended) = overlay.ended(*token)
+            {
+                facts.ended_claim = Some(ended.clone());
+            }
         }
         let env = self.inner.door.env(&self.inner.config.limits);
         let verdict = match decide(&self.working, &facts, &queued.command, &env) {
@@ -213,7 +215,7 @@ impl SessionActor {
             evolve(&mut self.working, &new.event);
             let made = history_rows(&self.working, &new);
             if !made.is_empty() {
-                d.overlay.note_history(&new, &made);
+                d.overlay.get_or_insert_default().note_history(&new, &made);
                 d.history.extend(made);
             }
             d.moved |= moves(&new);
@@ -226,7 +228,7 @@ impl SessionActor {
             d.events.push(new);
         }
         if !decision.rows.is_empty() {
-            d.overlay.note_rows(&decision.rows);
+            d.overlay.get_or_insert_default().note_rows(&decision.rows);
             lookup::row_changes(self.slot.id, &decision.rows, &mut d.rows);
             for op in &decision.rows {
                 if let RowOp::Call(token, n, _) = op {
@@ -283,7 +285,7 @@ impl SessionActor {
         if claims {
             longhaul_storage::fault::point("claim::before_commit");
         }
-        let started = self.instant;
+        let started = self.inner.timer.now();
         let pending = self.inner.log.append(write);
         let commands = std::mem::take(&mut self.batch);
         let mut waiting = Vec::with_capacity(commands.len());

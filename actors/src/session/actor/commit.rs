@@ -133,6 +133,7 @@ impl SessionActor {
         flight: Flight,
         ctx: &mut Context<Self>,
     ) {
+        let _span = self.span().entered();
         match result {
             Ok(appended) => self.committed(appended, flight, ctx),
             Err(AppendError::Conflict { .. } | AppendError::Condition { .. })
@@ -262,7 +263,8 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
         };
         envelopes(view, StreamId(session.0), &answers, limit)
     });
-    actix::spawn(async move {
+    // Not bound to an actor: the answer is given whoever dies meanwhile.
+    tokio::spawn(async move {
         let inputs = read
             .await
             .map(|(events, next_after)| Inputs { events, next_after });

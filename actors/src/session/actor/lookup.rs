@@ -260,16 +260,6 @@ impl Overlay {
     pub(super) fn ended(&self, token: TokenDigest) -> Option<&EndedClaim> {
         self.ended.get(&token)
     }
-
-    /// Whether nothing was noted.
-    pub(super) fn is_empty(&self) -> bool {
-        self.receipts.is_empty()
-            && self.ended.is_empty()
-            && self.calls.is_empty()
-            && self.items.is_empty()
-            && self.inputs.is_empty()
-            && self.taken.is_empty()
-    }
 }
 
 /// The rows of one decision, as changes.
