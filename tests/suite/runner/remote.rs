@@ -115,7 +115,8 @@ async fn a_frozen_runner_loses_its_claim_and_writes_nothing_when_it_thaws() {
     let other = Elsewhere::start(&server, &folder.path().join("b"));
     server.wait_status(&session, &["idle"]).await;
     let before = server.log(&session).await;
-    assert_eq!(contents(&before, "run.claimed").len(), 2);
+    // Its poll may still have been open, and have been given the run once more.
+    assert!((2..=3).contains(&contents(&before, "run.claimed").len()));
     assert_eq!(contents(&before, "agent.message").len(), 2);
     drop(other);
     // Thawed, it alone is left, and goes on to serve: with the next turn, not with the old one.
