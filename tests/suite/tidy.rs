@@ -11,7 +11,6 @@ const COLUMNS_MAX: usize = 480;
 const LONG: &[(&str, usize)] = &[
     ("actors/src/session/payload.rs", 580),
     ("actors/tests/golden.rs", 520),
-    ("src/catalog/profile.rs", 520),
 ];
 /// Where code lives.
 const CODE: &[&str] = &["src", "actors", "storage", "tests", "benches", "examples"];

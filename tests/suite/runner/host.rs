@@ -143,3 +143,34 @@ async fn a_host_brings_its_own_harness_and_provider() {
     assert_eq!(*shelf.0.lock().unwrap(), (2, 2));
     runtime.close().await;
 }
+
+#[tokio::test]
+async fn a_runtime_dropped_without_closing_lets_go_of_its_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::in_folder(folder.path().join("data"));
+    drop(Runtime::open(config.clone()).await.unwrap());
+    let mut every = tokio::time::interval(std::time::Duration::from_millis(20));
+    let mut last = String::new();
+    for _ in 0..500 {
+        every.tick().await;
+        match Runtime::open(config.clone()).await {
+            Ok(runtime) => return runtime.close().await,
+            Err(e) => last = e.to_string(),
+        }
+    }
+    panic!("still held: {last}");
+}
+
+#[tokio::test]
+async fn two_runtimes_cannot_share_a_folder_for_sandboxes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = Config::in_memory();
+    config.runner.sandbox_dir = Some(folder.path().join("sandboxes"));
+    let first = Runtime::open(config.clone()).await.unwrap();
+    let Err(refused) = Runtime::open(config.clone()).await else {
+        panic!("opened twice")
+    };
+    assert!(refused.to_string().contains("in use"), "{refused}");
+    first.close().await;
+    Runtime::open(config).await.unwrap().close().await;
+}

@@ -99,3 +99,36 @@ async fn a_runner_survives_the_servers_restart_and_gives_back_at_its_own_end() {
         "released"
     );
 }
+
+#[tokio::test]
+async fn a_frozen_runner_loses_its_claim_and_writes_nothing_when_it_thaws() {
+    use rustix::process::Signal;
+    let server = Server::start(&[QUICK, &["runner.enabled=false"]].concat()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let steps = json!([{ "say": "one" }, { "sleep_ms": 1_500 }, { "exec": "echo two" }, { "say": "three" }]);
+    let deployment = server.deployment(script(steps)).await;
+    let session = server.session(&deployment).await;
+    server.send(&session, "x").await;
+    let frozen = Elsewhere::start(&server, &folder.path().join("a"));
+    server.wait_status(&session, &["running"]).await;
+    frozen.signal(Signal::STOP);
+    let other = Elsewhere::start(&server, &folder.path().join("b"));
+    server.wait_status(&session, &["idle"]).await;
+    let before = server.log(&session).await;
+    // Its poll may still have been open, and have been given the run once more.
+    assert!((2..=3).contains(&contents(&before, "run.claimed").len()));
+    assert_eq!(contents(&before, "agent.message").len(), 2);
+    drop(other);
+    // Thawed, it alone is left, and goes on to serve: with the next turn, not with the old one.
+    frozen.signal(Signal::CONT);
+    server.send(&session, "y").await;
+    server
+        .wait_status(&session, &["pending", "provisioning", "running"])
+        .await;
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    assert_whole(&log);
+    assert_eq!(log[..before.len()], before);
+    assert_eq!(contents(&log, "agent.message").len(), 4);
+    assert_eq!(contents(&log, "run.settled").len(), 2);
+}
