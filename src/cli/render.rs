@@ -64,9 +64,36 @@ fn content(kind: &str, c: &Value) -> String {
             Some(resume) => format!("{} {}", text(resume, "kind"), text(resume, "reason")),
             None => String::new(),
         },
+        "agent.question" => questions(c),
+        "agent.action_approval_requested" => {
+            format!("{} {}", text(c, "tool"), plain(c.get("input")))
+        }
+        "run.parked" => {
+            let items = c
+                .get("waiting_on")
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len);
+            format!("compute {}, waiting on {items}", text(c, "compute"))
+        }
+        "user.question_answer" => plain(c.get("answers").or(c.get("dismissed"))),
+        "user.action_approval" => text(c, "decision").to_owned(),
         "item.closed" => text(c, "state").to_owned(),
         "session.created" | "run.claimed" => String::new(),
         _ => plain(Some(c)),
+    }
+}
+
+fn questions(c: &Value) -> String {
+    let all = c
+        .get("questions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let all: Vec<&str> = all.map(|q| text(q, "question")).collect();
+    if all.is_empty() {
+        plain(Some(c))
+    } else {
+        all.join(" / ")
     }
 }
 
