@@ -63,11 +63,11 @@ pub(crate) fn restart() -> Vec<Row> {
         server.append(claim, 96);
     }
     let mut times = Vec::new();
-    for n in 0..5 {
+    for claim in claims.iter().take(5) {
         let ready = server.restart();
         let start = Instant::now();
         let event = json!({ "type": "user.message", "content": { "text": "x" } });
-        let path = format!("/v1/sessions/{}/events", claims[n].session);
+        let path = format!("/v1/sessions/{}/events", claim.session);
         server.post(&path, &json!({ "events": [event] }));
         times.push((ready + start.elapsed()).as_secs_f64() * 1000.0);
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName};
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
 use futures_util::stream;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::env::{Clock, Sleep};
@@ -142,11 +141,11 @@ impl Events {
             let mut out = BytesMut::new();
             self.take(next, &mut out);
             while self.state == State::Open && out.len() < CHUNK_BYTES {
-                // Whatever else is there already goes into the same chunk.
-                let Some(more) = self.follower.next().now_or_never() else {
+                // Whatever else is at hand goes into the same chunk.
+                let Some(more) = self.follower.at_hand() else {
                     break;
                 };
-                self.take(more, &mut out);
+                self.take(Ok(more), &mut out);
             }
             if !out.is_empty() {
                 return Some(out.freeze());

@@ -117,7 +117,7 @@ impl Default for EngineSettings {
             blocking_threads_max: engine.blocking_threads_max,
             blocking_queue_len_max: engine.blocking_queue_len_max,
             sweep_s: engine.sweep_s,
-            drain_s_max: 4,
+            drain_s_max: 3,
         }
     }
 }

@@ -85,7 +85,7 @@ pub const SETTINGS: &[Setting] = &[
     n("engine.blocking_threads_max", "threads", "4", "Threads for reads that may touch the disk."),
     n("engine.blocking_queue_len_max", "reads", "65536", "Reads that may wait for them; then `runtime.busy`."),
     n("engine.sweep_s", "s", "30", "Rows are looked through so often for work that nobody was told of (also erased bytes to purge)."),
-    n("engine.drain_s_max", "s", "4", "How long closing waits for commands in progress."),
+    n("engine.drain_s_max", "s", "3", "How long closing waits for commands in progress."),
     n("feed.events_max", "events", "1024", "Newest events kept in memory per followed session."),
     n("feed.bytes_max", "bytes", "4194304", "Their size; older ones are read from the log."),
     n("feed.followers_max", "followers", "10000", "Followers of all sessions together; then `stream.limit`."),

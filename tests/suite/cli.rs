@@ -350,7 +350,7 @@ async fn a_second_server_is_refused_by_folder_and_by_address() {
     );
     let verify = longhaul(&["verify", "--data", data]).await;
     assert_eq!(verify.status.code(), Some(10), "{}", stderr(&verify));
-    assert_eq!(server.get("/readyz").await.get("status").is_some(), true);
+    assert!(server.get("/readyz").await.get("status").is_some());
 }
 
 #[tokio::test]

@@ -125,6 +125,11 @@ impl Follower {
         }
     }
 
+    /// The next event, if one is at hand: nothing is read or waited for.
+    pub fn at_hand(&mut self) -> Option<Follow> {
+        self.buffered()
+    }
+
     fn buffered(&mut self) -> Option<Follow> {
         while let Some(event) = self.live.pop_front() {
             self.cursor = event.seq();

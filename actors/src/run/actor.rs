@@ -141,3 +141,17 @@ impl Handler<Unwatch> for RunActor {
         ctx.stop();
     }
 }
+
+/// Dies, as a defect would make it.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Crash;
+
+#[cfg(test)]
+impl Handler<Crash> for RunActor {
+    type Result = ();
+    fn handle(&mut self, _: Crash, _: &mut Self::Context) {
+        panic!("asked to");
+    }
+}

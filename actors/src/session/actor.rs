@@ -374,3 +374,19 @@ impl Handler<Crash> for SessionActor {
         panic!("asked to");
     }
 }
+
+/// The run actor dies, as a defect would make it.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashRun;
+
+#[cfg(test)]
+impl Handler<CrashRun> for SessionActor {
+    type Result = ();
+    fn handle(&mut self, _: CrashRun, _: &mut Self::Context) {
+        if let Some(watched) = &self.watched {
+            watched.addr.do_send(crate::run::actor::Crash);
+        }
+    }
+}

@@ -172,3 +172,85 @@ fn a_closed_log_stops_everything() {
         b.engine.close().await;
     });
 }
+
+#[test]
+fn a_run_actor_that_dies_is_replaced_and_the_lease_still_ends() {
+    run(async {
+        let b = Boxed::new(config());
+        let (id, token) = b.running().await;
+        b.world.advance_ms(20_000);
+        let slot = b.engine.inner.directory.find(id).expect("in memory");
+        slot.addr()
+            .expect("live")
+            .do_send(crate::session::actor::CrashRun);
+        // Renewed after the death: the successor knows of it.
+        b.call(token, "heartbeat", json!({})).await.expect("alive");
+        b.world.advance_ms(20_000);
+        assert_eq!(b.show(id).await["status"], "running");
+        b.world.advance_ms(11_000);
+        b.until(id, |s| s["run"]["attempts_lost"] == 1).await;
+        b.engine.close().await;
+    });
+}
+
+/// A part dies, as a defect would make it.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+struct Die;
+
+macro_rules! mortal {
+    ($($part:ty),*) => {$(
+        impl actix::Handler<Die> for $part {
+            type Result = ();
+            fn handle(&mut self, _: Die, _: &mut Self::Context) {
+                panic!("asked to");
+            }
+        }
+    )*};
+}
+
+mortal!(
+    crate::shard::Shard,
+    crate::dispatch::actor::Dispatcher,
+    crate::timer::durable::Durable,
+    crate::engine::sweep::Sweeper,
+    crate::checkpoint::supervisor::Supervisor
+);
+
+#[test]
+fn the_death_of_any_part_is_reported_and_everything_is_answered() {
+    run(async {
+        for part in 0..5 {
+            let b = Boxed::new(config());
+            let id = b.create(&[]).await;
+            b.log.hold();
+            let calls: Vec<_> = (0..10)
+                .map(|n| {
+                    let engine = b.engine.clone();
+                    let command = submit("user.message", json!({"text": n.to_string()}));
+                    tokio::spawn(async move { engine.command(id, command).await })
+                })
+                .collect();
+            eventually(|| b.engine.stats().commands_open == 10 && b.log.held() == 1).await;
+            let parts = b.engine.inner.parts().expect("parts");
+            match part {
+                0 => parts.shards[0].do_send(Die),
+                1 => parts.dispatcher.do_send(Die),
+                2 => parts.durable.do_send(Die),
+                3 => parts.sweeper.do_send(Die),
+                _ => parts.checkpoints.do_send(Die),
+            }
+            eventually(|| matches!(b.engine.health(), crate::engine::Health::Failed { .. })).await;
+            assert_eq!(b.say(id, "x").await.unwrap_err().code, Code::Stopped);
+            b.log.release();
+            for call in calls {
+                match call.await.expect("task") {
+                    // What was on its way to the log is still answered by what became of it.
+                    Ok(answer) => assert_eq!(answer.status, 202),
+                    Err(e) => assert_eq!(e.code, Code::Stopped, "{e}"),
+                }
+            }
+            b.engine.close().await;
+        }
+    });
+}

@@ -42,8 +42,10 @@ pub(super) fn call(
         Verb::Release => release(&mut draft, run)?,
         Verb::Undeliver => undeliver(&mut draft, run)?,
     };
-    let still_held = draft.state().claim().is_some_and(|c| c.token == call.token);
-    if let Some(n) = call.n.filter(|_| still_held) {
+    // Only a numbered call asks: what it asks for makes the draft fold a copy of the state.
+    if let Some(n) = call.n
+        && draft.state().claim().is_some_and(|c| c.token == call.token)
+    {
         let verb = call.verb.text().to_owned();
         draft.row(RowOp::Call(
             call.token,
