@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod none;
 pub mod paths;
 pub mod spawn;
+pub mod tree;
 
 use std::fmt::Debug;
 use std::time::Duration;

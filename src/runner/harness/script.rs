@@ -122,11 +122,8 @@ impl Player<'_> {
                 return self.custom_tool(index, content).await;
             }
             Step::Usage(usage) if !done => {
-                let mut content = usage.clone();
-                content.insert("step".to_owned(), index.into());
-                self.attempt
-                    .event("usage.recorded", Value::Object(content))
-                    .await?;
+                let content = with_step(Value::Object(usage.clone()), index);
+                self.attempt.event("usage.recorded", content).await?;
             }
             Step::Fail(message) => {
                 let message = fill(message, &input);
@@ -172,8 +169,8 @@ impl Player<'_> {
         }
         if let Some(fields) = result.as_object_mut() {
             fields.insert("tool_use_id".to_owned(), id.into());
-            fields.insert("step".to_owned(), index.into());
         }
+        let result = with_step(result, index);
         self.attempt.event("agent.tool_result", result).await?;
         Ok(())
     }
@@ -210,10 +207,10 @@ impl Player<'_> {
         &mut self,
         index: usize,
         kind: &str,
-        mut content: Value,
+        content: Value,
         key: &str,
     ) -> Result<Next, Failure> {
-        let id = self.open_item(index, kind, &mut content).await?;
+        let id = self.open_item(index, kind, content).await?;
         let parked = self
             .attempt
             .park(vec![json!({key: id})], Compute::Released)
@@ -225,9 +222,9 @@ impl Player<'_> {
     }
 
     /// Asks the outside for a tool call and waits for it with its sandbox in hand.
-    async fn custom_tool(&mut self, index: usize, mut content: Value) -> Result<Next, Failure> {
+    async fn custom_tool(&mut self, index: usize, content: Value) -> Result<Next, Failure> {
         let id = self
-            .open_item(index, "agent.custom_tool_use", &mut content)
+            .open_item(index, "agent.custom_tool_use", content)
             .await?;
         let parked = self
             .attempt
@@ -253,15 +250,12 @@ impl Player<'_> {
         &mut self,
         index: usize,
         kind: &str,
-        content: &mut Value,
+        content: Value,
     ) -> Result<String, Failure> {
         if let Some(opened) = self.past.opened(index) {
             return Ok(opened.id.clone());
         }
-        if let Some(fields) = content.as_object_mut() {
-            fields.insert("step".to_owned(), index.into());
-        }
-        Ok(self.attempt.event(kind, content.take()).await?)
+        Ok(self.attempt.event(kind, with_step(content, index)).await?)
     }
 
     fn take(&mut self, inputs: &[Value]) -> Next {
@@ -272,6 +266,14 @@ impl Player<'_> {
         );
         Next::GoOn
     }
+}
+
+/// Every event of a script says which step it belongs to.
+fn with_step(mut content: Value, index: usize) -> Value {
+    if let Some(fields) = content.as_object_mut() {
+        fields.insert("step".to_owned(), index.into());
+    }
+    content
 }
 
 /// What an agent is told of a command.

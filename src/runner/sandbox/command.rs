@@ -1,105 +1,23 @@
 //! One running command: its output, bounded; its time, bounded; its end, complete.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FusedFuture, FutureExt, join};
 use longhaul_actors::env::Door;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
-use super::leftovers::kill_marked;
 use super::spawn::Spawner;
+use super::tree::{Sweep, Tree};
 use super::{ExecOutput, Process, ProcessControl};
 
 /// How long the pipes of an ended command may stay open (somebody who escaped holds them).
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-
-/// A process and its group. Dropping it ends the group.
-#[derive(Debug)]
-pub struct Tree {
-    child: Child,
-    group: Option<Pid>,
-    handle: Arc<OwnedFd>,
-    door: Door,
-    /// The mark to look for after the end, where the kernel does not end everything itself.
-    mark: Option<String>,
-}
-
-impl Tree {
-    /// Starts `command`, which must make its own process group.
-    ///
-    /// # Errors
-    /// Those of the system.
-    pub async fn start(
-        spawner: &Spawner,
-        door: &Door,
-        command: Command,
-        mark: Option<String>,
-    ) -> io::Result<Self> {
-        let child = spawner.spawn(command).await?;
-        let pid = child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("the process has no id"))?;
-        let handle = Arc::new(rustix::process::pidfd_open(pid, PidfdFlags::empty())?);
-        Ok(Self {
-            child,
-            group: Some(pid),
-            handle,
-            door: door.clone(),
-            mark,
-        })
-    }
-
-    /// The group's id, while it lives.
-    pub fn group(&self) -> Option<Pid> {
-        self.group
-    }
-
-    /// Resolves when the first process has ended; it is not yet reaped, so its number is safe.
-    pub async fn ended(&self) {
-        let handle = Arc::clone(&self.handle);
-        // Dropped before the end, the waiting thread goes when the process does, which is soon.
-        let wait = tokio::task::spawn_blocking(move || {
-            let until = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while let Err(Errno::INTR) = waitid(WaitId::PidFd(handle.as_fd()), until) {}
-        });
-        // The closure cannot panic; a runtime that shuts down ends this too.
-        let _ = wait.await;
-    }
-
-    /// Ends all of it and reaps the first process; its exit status.
-    pub async fn finish(&mut self) -> Option<i32> {
-        use std::os::unix::process::ExitStatusExt;
-        self.kill_group();
-        let status = self.child.wait().await.ok()?;
-        if let Some(mark) = &self.mark {
-            kill_marked(&self.door, mark).await;
-        }
-        status.code().or_else(|| status.signal().map(|s| 128 + s))
-    }
-
-    fn kill_group(&mut self) {
-        // Once only: after the first process is reaped, the number may belong to others.
-        if let Some(group) = self.group.take() {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        self.kill_group();
-    }
-}
 
 /// The limits of one command.
 #[derive(Debug, Clone, Copy)]
@@ -143,8 +61,8 @@ impl Pipes {
 }
 
 /// Waits for the command's end, or stops it when its time is over.
-pub async fn collect(mut tree: Tree, pipes: Pipes, bounds: Bounds) -> ExecOutput {
-    let clock = tree.door.clock.clone();
+pub async fn collect(door: &Door, mut tree: Tree, pipes: Pipes, bounds: Bounds) -> ExecOutput {
+    let clock = door.clock.clone();
     let Pipes { mut stdout, stderr } = pipes;
     let mut out = Kept::new(bounds.output_bytes_max);
     let mut err = Kept::new(bounds.output_bytes_max);
@@ -226,19 +144,16 @@ async fn pump(from: &mut (impl AsyncRead + Unpin), into: &mut Kept) {
 /// Those of the system.
 pub async fn launch(
     spawner: &Spawner,
-    door: &Door,
     mut command: Command,
-    mark: Option<String>,
+    sweep: Sweep,
 ) -> io::Result<(Process, Option<Pid>)> {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut tree = Tree::start(spawner, door, command, mark).await?;
+    let mut tree = Tree::start(spawner, command, sweep).await?;
     let missing = || io::Error::other("a pipe is missing");
-    let stdin = tree.child.stdin.take().ok_or_else(missing)?;
-    let stdout = tree.child.stdout.take().ok_or_else(missing)?;
-    let stderr = tree.child.stderr.take().ok_or_else(missing)?;
+    let (stdin, stdout, stderr) = tree.take_pipes().ok_or_else(missing)?;
     let group = tree.group();
     let process = Process {
         stdin: Box::new(stdin),

@@ -239,8 +239,7 @@ impl Sandbox for DirSandbox {
                 env: &program.env,
             };
             let command = wrap(&tools.isolation, &view, &self.config, &program.argv);
-            let after = tools.sweep_after(&mark);
-            let started = launch(&tools.spawner, &tools.door, command, after).await;
+            let started = launch(&tools.spawner, command, tools.sweep(&mark)).await;
             let (process, group) = started
                 .map_err(|e| SandboxError::Failed(format!("a program cannot start: {e}")))?;
             tools.note(&self.place, group);

@@ -41,6 +41,9 @@ impl Spawner {
                     started,
                 } in queue
                 {
+                    if started.is_closed() {
+                        continue;
+                    }
                     let _context = runtime.enter();
                     let child = command.spawn();
                     // Closes our ends of the command's pipes before anyone waits for their end.

@@ -8,9 +8,10 @@ use tokio::sync::Semaphore;
 
 use super::{DirError, GROUPS};
 use crate::runner::sandbox::bwrap::{Isolation, View, find_bwrap, find_shell, wrap};
-use crate::runner::sandbox::command::{Bounds, Pipes, Tree, collect};
+use crate::runner::sandbox::command::{Bounds, Pipes, collect};
 use crate::runner::sandbox::leftovers::{note_group, remove};
 use crate::runner::sandbox::spawn::Spawner;
+use crate::runner::sandbox::tree::{Sweep, Tree};
 use crate::runner::sandbox::{Exec, ExecOutput, SandboxError};
 use crate::runner::settings::{IsolationMode, RunnerConfig};
 
@@ -145,8 +146,8 @@ impl Tools {
         let argv = self.shell_argv(&exec.command);
         let mut command = wrap(&self.isolation, &view, config, &argv);
         let pipes = Pipes::connect(&mut command, exec.merge_stderr).map_err(failed)?;
-        let after = self.sweep_after(&mark);
-        let tree = Tree::start(&self.spawner, &self.door, command, after)
+        let sweep = self.sweep(&mark);
+        let tree = Tree::start(&self.spawner, command, sweep)
             .await
             .map_err(failed)?;
         self.note(place, tree.group());
@@ -155,7 +156,7 @@ impl Tools {
             time: exec.timeout.unwrap_or(most).min(most),
             output_bytes_max: config.output_bytes_max,
         };
-        Ok(collect(tree, pipes, bounds).await)
+        Ok(collect(&self.door, tree, pipes, bounds).await)
     }
 
     fn shell_argv(&self, command: &str) -> Vec<std::ffi::OsString> {
@@ -167,9 +168,9 @@ impl Tools {
         argv
     }
 
-    /// The mark to sweep for after a command, where no namespace ends everything with it.
-    pub(super) fn sweep_after(&self, mark: &str) -> Option<String> {
-        (self.isolation == Isolation::Open).then(|| mark.to_owned())
+    /// What ends the command for certain: without a namespace, always; with one, after a kill.
+    pub(super) fn sweep(&self, mark: &str) -> Sweep {
+        Sweep::new(&self.door, mark, self.isolation == Isolation::Open)
     }
 
     pub(super) fn note(&self, place: &Place, group: Option<rustix::process::Pid>) {
