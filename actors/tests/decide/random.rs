@@ -3,7 +3,9 @@
 
 use longhaul_actors::ids::ClaimToken;
 use longhaul_actors::session::command::{Expiry, Verb};
-use longhaul_actors::session::state::Phase;
+use longhaul_actors::session::evolve::evolve;
+use longhaul_actors::session::projection::Projection;
+use longhaul_actors::session::state::{Phase, State};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -168,6 +170,11 @@ proptest! {
                 Phase::Reconciling => prop_assert!(false, "nothing reconciles yet"),
             }
         }
+        // A replay performs nothing: what follows from the folded log is what follows already.
+        let mut again = State::new(b.state.id);
+        b.log.iter().for_each(|e| evolve(&mut again, &e.event));
+        let (live, replayed) = (Projection::of(&b.state), Projection::of(&again));
+        prop_assert!(live.effects(&replayed).is_empty() && live.changes(&replayed).is_empty());
         // Each message is taken at most once.
         let mut taken = std::collections::BTreeSet::new();
         for new in &b.log {
