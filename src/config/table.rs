@@ -51,7 +51,7 @@ pub const SETTINGS: &[Setting] = &[
     s("storage.data_dir", Kind::Path, "longhaul-data", "The data folder; made when missing."),
     n("storage.memory_bytes_max", "bytes", "134217728", "Block cache, filters and write buffers of the engine together."),
     n("storage.open_files_max", "files", "512", "Files the engine keeps open."),
-    n("storage.wal_bytes_max", "bytes", "33554432", "Write-ahead log that an opening after a crash has to read at most."),
+    n("storage.wal_bytes_max", "bytes", "67108864", "Write-ahead log that an opening after a crash has to read at most."),
     n("storage.info_log_bytes_max", "bytes", "4194304", "One file of the engine's own log."),
     n("storage.info_log_files_max", "files", "4", "Files of the engine's own log."),
     n("storage.queue_len_max", "writes", "16384", "Writes that may wait for the writer; then `runtime.busy`."),

@@ -1,8 +1,8 @@
 //! Limits of an open log, and the engine's settings with their reasons.
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ChecksumType, ColumnFamilyDescriptor, DBCompressionType,
-    DBRecoveryMode, LogLevel, WriteBufferManager,
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamilyDescriptor, DBCompactionStyle,
+    DBCompressionType, DBRecoveryMode, LogLevel, WriteBufferManager,
 };
 
 use crate::table::Table;
@@ -50,7 +50,7 @@ impl Default for Options {
             background_jobs_max: 2,
             info_log_bytes_max: 4 << 20,
             info_log_files_max: 4,
-            wal_bytes_max: 32 << 20,
+            wal_bytes_max: 64 << 20,
             queue_len_max: 16_384,
             queue_bytes_max: 64 << 20,
             batch_bytes_max: 8 << 20,
@@ -174,6 +174,12 @@ fn family(table: Option<Table>, options: &Options, memory: &Memory) -> rocksdb::
         Some(Table::Current | Table::Streams) => blocks.set_bloom_filter(10.0, false),
         // Read by range and by the last key before another: a filter would answer nothing.
         Some(Table::Log | Table::State | Table::History | Table::Refs) | None => {}
+    }
+    if table == Some(Table::Log) {
+        // Records are written once and never changed: merging files of like size rewrites each a
+        // few times, where levels would rewrite it about ten times.
+        family.set_compaction_style(DBCompactionStyle::Universal);
+        family.set_level_zero_file_num_compaction_trigger(8);
     }
     if table == Some(Table::Current) {
         // Queues leave deletions where the next scan begins: compact where they gather.
