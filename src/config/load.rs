@@ -266,7 +266,11 @@ impl Config {
             "runners.wait_ms_max",
             "is at least 1",
         )?;
-        need(self.receipts.ttl_s > 0, "receipts.ttl_s", "is at least 1")?;
+        need(
+            (1..=604_800).contains(&self.receipts.ttl_s),
+            "receipts.ttl_s",
+            "is 1 to 604800: no answer is given again after 7 days",
+        )?;
         need(
             storage.wal_bytes_max >= 1 << 20,
             "storage.wal_bytes_max",
