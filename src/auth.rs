@@ -7,6 +7,7 @@ use std::sync::Arc;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::RunnerId;
+use longhaul_actors::session::command::Bearer;
 use longhaul_actors::session::event::{Author, AuthorKind};
 use longhaul_actors::session::payload::WorkspaceRef;
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,15 @@ impl Caller {
         }
         let detail = format!("the token lacks the scope `{}`", scope.text());
         Err(Rejection::new(Code::ScopeMissing, detail).with("scope", scope.text()))
+    }
+
+    /// It, as the one who calls under a claim.
+    pub fn bearer(&self) -> Bearer {
+        match self.runner {
+            Some(id) => Bearer::Runner(id),
+            None if self.may(Scope::Admin) => Bearer::Trusted,
+            None => Bearer::Workspace(self.workspace),
+        }
     }
 
     /// It, as the author of events.

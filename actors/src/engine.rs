@@ -28,10 +28,11 @@ pub use outcome::Answer;
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
 
-use crate::code::Rejection;
+use crate::code::{Code, Rejection};
 use crate::env::Door;
 use crate::ids::SessionId;
 use crate::session::command::Command;
+use crate::session::decide::erased_reply;
 use inner::{Inner, Intake};
 use start::Life;
 
@@ -87,9 +88,20 @@ impl Engine {
     /// What the session decides; `runtime.busy` if a queue is full; `runtime.stopped`;
     /// `storage.*`; `runtime.internal` if the session's actor died of it.
     pub async fn command(&self, session: SessionId, command: Command) -> Result<Answer, Rejection> {
+        let erase = matches!(command, Command::Erase(_));
         let answer = self.inner.post(session, command, Intake::External)?;
-        let outcome = answer.await.map_err(|_| crate::reader::lost())??;
-        Ok(outcome.answer())
+        match answer.await.map_err(|_| crate::reader::lost())? {
+            Ok(outcome) => Ok(outcome.answer()),
+            // Erasing what is erased is done already, whoever of several was first.
+            Err(why) if erase && why.code == Code::SessionErased => {
+                let reply = erased_reply(session);
+                Ok(Answer {
+                    status: reply.status,
+                    body: reply.body.into(),
+                })
+            }
+            Err(why) => Err(why),
+        }
     }
 
     /// Stops: no more claims and commands, followers end, commands in progress are answered, the

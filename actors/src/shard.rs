@@ -9,14 +9,11 @@ use std::sync::atomic::Ordering;
 use actix::prelude::*;
 
 use crate::code::{Code, Rejection};
-use crate::engine::directory::{Queued, Slot};
+use crate::engine::directory::Slot;
 use crate::engine::inner::{Guard, Inner};
-use crate::engine::outcome::Outcome;
 use crate::ids::SessionId;
 use crate::reader::Class;
 use crate::session::actor::{Recovered, Rest, SessionActor, Stop, recover};
-use crate::session::command::Command;
-use crate::session::decide::erased_reply;
 
 /// The starter of one arbiter's sessions.
 pub(crate) struct Shard {
@@ -74,29 +71,12 @@ impl Shard {
             Err(why) => {
                 let queued = slot.close();
                 self.inner.directory.remove(slot);
-                let id = slot.id;
-                queued.into_iter().for_each(|q| refuse(id, q, &why));
+                queued
+                    .into_iter()
+                    .for_each(|q| q.reply.send(Err(why.clone())));
             }
         }
     }
-}
-
-/// Erasing what is erased is done already; anything else finds what the log says.
-fn refuse(id: SessionId, queued: Queued, why: &Rejection) {
-    let erased = why.code == Code::SessionErased && matches!(queued.command, Command::Erase(_));
-    let answer = if erased {
-        let reply = erased_reply(id);
-        let body = reply.body.into();
-        Ok(Outcome {
-            status: reply.status,
-            body,
-            granted: None,
-            inputs: None,
-        })
-    } else {
-        Err(why.clone())
-    };
-    queued.reply.send(answer);
 }
 
 impl Actor for Shard {

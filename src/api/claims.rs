@@ -83,7 +83,7 @@ pub(super) async fn route(req: HttpRequest, payload: Payload) -> Answered {
     let wait_ms = wait_ms(&req, verb)?;
     Ok(answer(
         ctx.runtime()
-            .claim_call(token, verb, wait_ms, &body.0)
+            .claim_call(ctx.caller.bearer(), token, verb, wait_ms, &body.0)
             .await?,
     ))
 }

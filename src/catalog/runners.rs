@@ -190,6 +190,11 @@ impl Catalog {
         open: bool,
         receipt: Option<ReceiptKey>,
     ) -> Result<Stored, Rejection> {
+        if caller.runner.is_some() {
+            // Removing a runner must end what its token can do.
+            let detail = "the token of a runner is for that runner alone";
+            return Err(Rejection::new(Code::ScopeMissing, detail));
+        }
         let row = new.row(caller, open, self.store.now_ms())?;
         let store = &self.store;
         let plan = || {

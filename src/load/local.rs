@@ -7,6 +7,7 @@ use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::EventQuery;
 use longhaul_actors::ids::{DeploymentId, RunnerId, SessionId};
+use longhaul_actors::session::command::Bearer;
 use longhaul_actors::session::payload::WorkspaceRef;
 use longhaul_storage::Order;
 use serde::Deserialize;
@@ -104,7 +105,10 @@ impl Local {
     async fn answer(&self, call: Call<'_>, body: &[u8]) -> Result<(u16, Bytes), Rejection> {
         match call {
             Call::Verb { token, verb } => {
-                let answer = self.runtime.claim_call(token, verb, 0, body).await?;
+                let answer = self
+                    .runtime
+                    .claim_call(Bearer::Trusted, token, verb, 0, body)
+                    .await?;
                 Ok((answer.status, answer.body))
             }
             Call::Deployment => {

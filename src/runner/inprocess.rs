@@ -7,6 +7,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{DeliveryGuard, EventQuery};
 use longhaul_actors::ids::{RunnerId, SessionId};
+use longhaul_actors::session::command::Bearer;
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
 use longhaul_storage::Order;
@@ -144,9 +145,9 @@ impl ClaimApi for InProcess {
         async move {
             let body = body.to_string();
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            let call = self
-                .runtime
-                .claim_call(token, verb, wait_ms, body.as_bytes());
+            let call =
+                self.runtime
+                    .claim_call(Bearer::Trusted, token, verb, wait_ms, body.as_bytes());
             let answer = call.await.map_err(refused)?;
             let body = serde_json::from_slice(&answer.body)
                 .map_err(|e| refused(Rejection::new(Code::Internal, e.to_string())))?;

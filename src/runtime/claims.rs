@@ -7,7 +7,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{Answer, ClaimGrant};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
-use longhaul_actors::session::command::Verb;
+use longhaul_actors::session::command::{Bearer, Verb};
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
 use serde_json::{Value, json};
@@ -36,6 +36,7 @@ impl Runtime {
     /// those of the call.
     pub async fn claim_call(
         &self,
+        by: Bearer,
         token: &str,
         verb: &str,
         wait_ms: u64,
@@ -52,14 +53,17 @@ impl Runtime {
         let span = tracing::debug_span!("claim_call", session = %token.session, verb = verb.text());
         if matches!(verb, Verb::Inputs) && !wait.is_zero() {
             let mut stop = self.stop_signal();
-            let call = self.engine().attempt(token, n, verb, wait).instrument(span);
+            let call = self
+                .engine()
+                .attempt(by, token, n, verb, wait)
+                .instrument(span);
             return tokio::select! {
                 answer = call => answer,
                 _ = stop.wait_for(|stop| *stop) => Err(Code::Stopped.into()),
             };
         }
         self.engine()
-            .attempt(token, n, verb, wait)
+            .attempt(by, token, n, verb, wait)
             .instrument(span)
             .await
     }

@@ -15,7 +15,7 @@ use crate::dispatch::actor::{CancelPoll, Enrol, Leave, Poll};
 use crate::dispatch::matcher::PollId;
 use crate::ids::{ClaimToken, RunnerId, SessionId};
 use crate::session::actor::Peek;
-use crate::session::command::{AttemptCall, Command, Verb};
+use crate::session::command::{AttemptCall, Bearer, Command, Verb};
 use crate::session::decision::Granted;
 use crate::session::payload::WorkspaceRef;
 
@@ -77,6 +77,7 @@ impl Drop for DeliveryGuard {
             return;
         };
         let call = AttemptCall {
+            by: Bearer::Trusted,
             token: token.digest(),
             n: None,
             verb: Verb::Undeliver,
@@ -179,6 +180,7 @@ impl Engine {
     /// [`Engine::command`] may answer.
     pub async fn attempt(
         &self,
+        by: Bearer,
         token: ClaimToken,
         n: Option<u64>,
         verb: Verb,
@@ -188,6 +190,7 @@ impl Engine {
             self.wait_for_inputs(token, wait).await;
         }
         let call = AttemptCall {
+            by,
             token: token.digest(),
             n,
             verb,

@@ -137,9 +137,23 @@ pub struct ClaimRun {
     pub token: TokenDigest,
 }
 
+/// Whose bearer token came with a call. The claim token alone is not enough where callers have
+/// tokens: it may have leaked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bearer {
+    /// Code of this process, a server without tokens, or an administrator.
+    Trusted,
+    /// Someone of this workspace.
+    Workspace(WorkspaceRef),
+    /// This very runner.
+    Runner(RunnerId),
+}
+
 /// A runner's call.
 #[derive(Debug, Clone)]
 pub struct AttemptCall {
+    /// Who calls; a claim of somebody else's looks absent.
+    pub by: Bearer,
     /// Digest of the token it carries.
     pub token: TokenDigest,
     /// Its number, where the runner counts its calls.

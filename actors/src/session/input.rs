@@ -5,11 +5,15 @@ mod attempt;
 mod json;
 mod people;
 
+use std::borrow::Cow;
+use std::fmt;
+
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 pub use attempt::parse_attempt;
+use json::Key;
 pub use json::{check_json, parse_strict};
 
 use super::command::{Ask, Input};
@@ -27,15 +31,40 @@ pub enum Origin {
 }
 
 /// An event as sent.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct RawEvent<'a> {
     /// `family.name`.
-    #[serde(rename = "type", borrow)]
-    pub kind: std::borrow::Cow<'a, str>,
+    pub kind: Cow<'a, str>,
     /// A JSON object; absent = `{}`.
-    #[serde(borrow, default)]
     pub content: Option<&'a RawValue>,
+}
+
+/// By hand, because a derived reader would also take an array for the fields in order.
+impl<'de: 'a, 'a> Deserialize<'de> for RawEvent<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = RawEvent<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an event: an object with `type` and `content`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawEvent<'de>, A::Error> {
+                let (mut kind, mut content) = (None::<Key<'de>>, None);
+                while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+                    match &*key {
+                        "type" => kind = Some(map.next_value()?),
+                        "content" => content = Some(map.next_value::<&'de RawValue>()?),
+                        other => return Err(A::Error::unknown_field(other, &["type", "content"])),
+                    }
+                }
+                let Key(kind) = kind.ok_or_else(|| A::Error::missing_field("type"))?;
+                Ok(RawEvent { kind, content })
+            }
+        }
+        d.deserialize_map(Fields)
+    }
 }
 
 /// Checks a batch of events. The JSON itself must have passed [`check_json`].

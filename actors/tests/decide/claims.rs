@@ -1,7 +1,8 @@
 use longhaul_actors::code::Code;
-use longhaul_actors::session::command::{Expiry, Verb};
+use longhaul_actors::ids::{RunnerId, WorkspaceId};
+use longhaul_actors::session::command::{Bearer, Expiry, Verb};
 use longhaul_actors::session::event::EventType as E;
-use longhaul_actors::session::payload::{Body, Outcome, RebuildReason, ResumePlan};
+use longhaul_actors::session::payload::{Body, Outcome, RebuildReason, ResumePlan, WorkspaceRef};
 use longhaul_actors::session::state::Phase;
 use longhaul_actors::session::status::Status;
 use serde_json::{Value, json};
@@ -73,6 +74,30 @@ fn an_old_token_changes_nothing() {
     }
     b.call(new, "ready", json!({}))
         .expect("the new one goes on");
+}
+
+#[test]
+fn a_claim_of_somebody_else_looks_absent() {
+    let (mut b, token) = Boxed::running();
+    let other = WorkspaceRef(WorkspaceId([7; 16]));
+    for by in [Bearer::Workspace(other), Bearer::Runner(RunnerId([5; 16]))] {
+        b.by = by;
+        for (verb, body) in [
+            ("heartbeat", json!({})),
+            ("events", say("x")),
+            ("settle", json!({"outcome": "succeeded"})),
+        ] {
+            b.refused(Code::ClaimNotFound, |b| b.call(token, verb, body.clone()));
+        }
+    }
+    for by in [
+        Bearer::Workspace(WorkspaceRef::DEFAULT),
+        Bearer::Runner(RunnerId([4; 16])),
+        Bearer::Trusted,
+    ] {
+        b.by = by;
+        b.call(token, "heartbeat", json!({})).expect("its own");
+    }
 }
 
 #[test]

@@ -79,6 +79,21 @@ fn contents_of_people_are_strict() {
 }
 
 #[test]
+fn an_array_is_no_object() {
+    for body in [
+        r#"[[]]"#,
+        "[]",
+        r#"{"events":[["agent.message",{}]]}"#,
+        " [1]",
+    ] {
+        let refusal = parse_attempt("events", body.as_bytes()).expect_err(body);
+        assert_eq!(refusal.code, Code::FieldInvalid, "{body}");
+    }
+    let refusal = parse_attempt("heartbeat", b"[]").expect_err("an array");
+    assert_eq!(refusal.code, Code::FieldInvalid);
+}
+
+#[test]
 fn content_is_kept_to_the_byte() {
     let odd = r#"{"text":"\u0000 \ud83d\ude00 \ufffe \\u0000  é","blocks": null}"#;
     let event = format!(r#"[{{"type":"user.message","content":{odd}}}]"#);

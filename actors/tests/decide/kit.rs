@@ -10,7 +10,7 @@ use longhaul_actors::ids::{
 };
 use longhaul_actors::limits::Limits;
 use longhaul_actors::session::command::{
-    AttemptCall, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
+    AttemptCall, Bearer, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
 };
 use longhaul_actors::session::decide::decide;
 use longhaul_actors::session::decision::{Decision, Reply, RowOp};
@@ -39,6 +39,8 @@ pub(crate) struct Boxed {
     inputs: Vec<Answer>,
     taken: BTreeMap<u64, Vec<Answer>>,
     tokens: u8,
+    /// Whose bearer comes with the calls.
+    pub(crate) by: Bearer,
 }
 
 pub(crate) fn author() -> Author {
@@ -82,6 +84,7 @@ impl Boxed {
             inputs: Vec::new(),
             taken: BTreeMap::new(),
             tokens: 0,
+            by: Bearer::Trusted,
         }
     }
 
@@ -183,6 +186,7 @@ impl Boxed {
         verb: Verb,
     ) -> Result<Reply, Rejection> {
         self.ask(Command::Attempt(AttemptCall {
+            by: self.by,
             token: token.digest(),
             n,
             verb,

@@ -8,7 +8,7 @@ use super::kit::{Boxed, RUNNER, WS, check, config, count, eventually, input, pin
 use crate::code::Rejection;
 use crate::engine::Answer;
 use crate::ids::{ClaimToken, SessionId};
-use crate::session::command::{AttemptCall, Command, Create, ReceiptKey, Request, Submit};
+use crate::session::command::{AttemptCall, Bearer, Command, Create, ReceiptKey, Request, Submit};
 use crate::session::input::parse_attempt;
 
 type Call = JoinHandle<Result<Answer, Rejection>>;
@@ -21,6 +21,7 @@ fn send(b: &Boxed, id: SessionId, command: Command) -> Call {
 fn attempt(token: ClaimToken, verb: &str, body: &Value) -> Command {
     let (n, verb) = parse_attempt(verb, body.to_string().as_bytes()).expect("a valid call");
     Command::Attempt(AttemptCall {
+        by: Bearer::Trusted,
         token: token.digest(),
         n,
         verb,

@@ -8,7 +8,7 @@ use super::kit::{Boxed, RUNNER, WS, config, count, eventually, run, runner};
 use crate::code::Code;
 use crate::engine::EngineConfig;
 use crate::limits::Limits;
-use crate::session::command::Verb;
+use crate::session::command::{Bearer, Verb};
 
 #[test]
 fn a_silent_runner_loses_its_claim_after_one_lease_and_its_calls_are_fenced() {
@@ -316,8 +316,11 @@ fn a_long_poll_for_inputs_ends_with_the_input_and_keeps_the_lease() {
         let (id, token) = b.running().await;
         let engine = b.engine.clone();
         let wait = Duration::from_secs(120);
-        let poll =
-            tokio::spawn(async move { engine.attempt(token, None, Verb::Inputs, wait).await });
+        let poll = tokio::spawn(async move {
+            engine
+                .attempt(Bearer::Trusted, token, None, Verb::Inputs, wait)
+                .await
+        });
         eventually(|| b.engine.inner.feed.channel(id).is_some()).await;
         for _ in 0..8 {
             b.world.advance_ms(10_000);

@@ -7,7 +7,7 @@ use super::draft::{Draft, Emit, agent, runner};
 use super::{not_found, park, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
-use crate::session::command::{Ask, AttemptCall, Input, Settle, Verb};
+use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
 use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{EndedClaim, Facts, LostReason, StoredCall};
@@ -22,8 +22,16 @@ pub(super) fn call(
     call: &AttemptCall,
 ) -> Result<Decision, Rejection> {
     let base = draft.base();
-    if base.about.is_none() {
-        return Err(not_found(base));
+    let about = base.about.as_ref().ok_or_else(|| not_found(base))?;
+    let own = match call.by {
+        Bearer::Trusted => true,
+        Bearer::Workspace(workspace) => about.workspace == workspace,
+        Bearer::Runner(id) => base
+            .claim()
+            .is_none_or(|c| c.token != call.token || c.runner == id),
+    };
+    if !own {
+        return Err(Code::ClaimNotFound.into());
     }
     let live = |r: &&LiveRun| r.claim.as_ref().is_some_and(|c| c.token == call.token);
     let Some(run) = base.run.as_ref().filter(live) else {

@@ -40,6 +40,10 @@ pub fn parse_strict<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
 
 /// Reads JSON that has passed [`check_json`].
 pub(super) fn typed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Rejection> {
+    // Derived readers would take an array for the fields in order.
+    if json.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Rejection::new(Code::FieldInvalid, "an object is expected"));
+    }
     let mut de = serde_json::Deserializer::from_slice(json);
     de.disable_recursion_limit();
     T::deserialize(&mut de).map_err(|e| field_error(&e))
@@ -119,8 +123,8 @@ impl<'de> Visitor<'de> for Walk {
     }
 }
 
-/// An object's key, borrowed where it has no escapes.
-struct Key<'a>(Cow<'a, str>);
+/// A short string such as an object's key, borrowed where it has no escapes.
+pub(super) struct Key<'a>(pub(super) Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
