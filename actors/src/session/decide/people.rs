@@ -60,8 +60,7 @@ pub(super) fn submit(
     facts: &Facts,
     s: &Submit,
 ) -> Result<Decision, Rejection> {
-    visible(draft.base(), &s.request)?;
-    if let Some(decision) = repeated(facts, &s.request, draft.env)? {
+    if let Some(decision) = first_answer(&draft, facts, &s.request)? {
         return Ok(decision);
     }
     open(&draft)?;
@@ -84,8 +83,7 @@ pub(super) fn complete(
     facts: &Facts,
     request: &Request,
 ) -> Result<Decision, Rejection> {
-    visible(draft.base(), request)?;
-    if let Some(decision) = repeated(facts, request, draft.env)? {
+    if let Some(decision) = first_answer(&draft, facts, request)? {
         return Ok(decision);
     }
     if draft.base().status != Status::Completed {
@@ -110,8 +108,7 @@ pub(super) fn cancel(
     facts: &Facts,
     request: &Request,
 ) -> Result<Decision, Rejection> {
-    visible(draft.base(), request)?;
-    if let Some(decision) = repeated(facts, request, draft.env)? {
+    if let Some(decision) = first_answer(&draft, facts, request)? {
         return Ok(decision);
     }
     if draft.base().status != Status::Canceled {
@@ -141,8 +138,7 @@ pub(super) fn erase(
     facts: &Facts,
     request: &Request,
 ) -> Result<Decision, Rejection> {
-    visible(draft.base(), request)?;
-    if let Some(decision) = repeated(facts, request, draft.env)? {
+    if let Some(decision) = first_answer(&draft, facts, request)? {
         return Ok(decision);
     }
     let id = draft.base().id;
@@ -154,6 +150,17 @@ pub(super) fn erase(
 /// The answer to erasing a session, also when it is erased already.
 pub fn erased_reply(id: SessionId) -> Reply {
     Reply::json(200, &json!({"id": id, "erased": true}))
+}
+
+/// What every request to an existing session meets first: a foreign session looks absent, and a
+/// request that was answered gets that answer again.
+fn first_answer(
+    draft: &Draft<'_>,
+    facts: &Facts,
+    request: &Request,
+) -> Result<Option<Decision>, Rejection> {
+    visible(draft.base(), request)?;
+    repeated(facts, request, draft.env)
 }
 
 fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
