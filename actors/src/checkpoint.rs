@@ -1,4 +1,8 @@
 //! Checkpoints: how a run gets back its disk and its past.
 
+pub mod bytes;
 pub mod plan;
 pub(crate) mod supervisor;
+
+pub use bytes::{BytesGone, Elsewhere, SnapshotBytes};
+pub use supervisor::COLLECT_POINTS;

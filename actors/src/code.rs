@@ -107,6 +107,13 @@ codes! {
     TurnDeadline = "runtime.turn_deadline_exceeded", 0, Refused, "The attempt ran past its absolute deadline.", "Raise max_duration_seconds, or do less in one turn.";
     AttemptsExhausted = "runtime.attempts_exhausted", 0, Fault, "Every attempt was lost.", "Look at the runner's log; send a message to try again.";
     HistoryUnavailable = "runtime.session_history_unavailable", 409, Refused, "Positions of the history cannot be read.", "See `missing`.";
+    CheckpointNotFound = "checkpoint.not_found", 404, Refused, "There is no such checkpoint here.", "List the session's checkpoints; old ones are pruned.";
+    CheckpointsPinned = "checkpoint.pinned_limit", 409, Refused, "The session has its most pinned checkpoints.", "Unpin one first.";
+    CheckpointExpired = "runtime.checkpoint_expired", 409, Refused, "The checkpoint's time is over.", "Fork from its event instead: the conversation is still there.";
+    CheckpointRejected = "runtime.checkpoint_rejected", 409, Refused, "The checkpoint does not verify.", "Use another one, or fork from its event.";
+    SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
+    NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
+    CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
     Busy = "runtime.busy", 503, Full, "A queue inside the server is full.", "Try again after Retry-After.";
     Stopped = "runtime.stopped", 503, Stopped, "The server, or a part it needs, is stopped.", "Try again later, or on another server.";
     Internal = "runtime.internal", 500, Fault, "The server failed.", "Report it with the request id.";

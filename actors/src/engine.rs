@@ -7,6 +7,7 @@ pub mod claims;
 pub mod config;
 pub(crate) mod directory;
 pub(crate) mod drain;
+pub mod forks;
 pub mod health;
 pub(crate) mod inner;
 pub(crate) mod metrics;
@@ -23,11 +24,13 @@ use longhaul_storage::Log;
 
 pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard};
 pub use config::EngineConfig;
+pub use forks::{Common, FamilyMember, ForkRequest};
 pub use health::{Health, Stats};
 pub use outcome::Answer;
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
 
+use crate::checkpoint::{COLLECT_POINTS, Elsewhere, SnapshotBytes};
 use crate::code::{Code, Rejection};
 use crate::env::Door;
 use crate::ids::SessionId;
@@ -38,7 +41,8 @@ use start::Life;
 
 /// The fault points of every path, for tests that stop the process at each.
 pub fn fault_points() -> Vec<&'static str> {
-    START_POINTS.iter().chain(CLAIM_POINTS).copied().collect()
+    let points = START_POINTS.iter().chain(CLAIM_POINTS);
+    points.chain(COLLECT_POINTS).copied().collect()
 }
 
 /// A running engine. Cheap to clone; all clones are the same engine.
@@ -57,7 +61,20 @@ impl Engine {
     /// # Errors
     /// `runtime.internal` if the threads cannot be made.
     pub fn start(log: Arc<dyn Log>, door: Door, config: EngineConfig) -> Result<Self, Rejection> {
-        start::start(log, door, config)
+        Self::start_with(log, door, config, Arc::new(Elsewhere))
+    }
+
+    /// As [`Engine::start`], with snapshots whose bytes are kept here.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(
+        log: Arc<dyn Log>,
+        door: Door,
+        config: EngineConfig,
+        bytes: Arc<dyn SnapshotBytes>,
+    ) -> Result<Self, Rejection> {
+        start::start(log, door, config, bytes)
     }
 
     /// An id for a new session.

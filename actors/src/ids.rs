@@ -107,6 +107,11 @@ id!(
     SandboxRevision, "sbx_"
 );
 
+id!(
+    /// A way back to a disk and a place in the conversation.
+    CheckpointId, "ckpt_"
+);
+
 const SEQ_BITS: u32 = 40;
 /// The greatest `seq` that an event id can carry.
 pub const EVENT_SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;

@@ -14,6 +14,9 @@ pub const PAGE_EVENTS_MAX: usize = 1_000;
 /// Most content bytes on one page (its first event is always there).
 pub const PAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Longest life of a checkpoint, seconds: 30 days.
+pub const CHECKPOINT_TTL_S_MAX: u64 = 30 * 24 * 3_600;
+
 /// What decisions look up. Part of the runtime's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -32,6 +35,12 @@ pub struct Limits {
     pub backoff_ms_max: u64,
     /// How long a park may hold its compute, seconds.
     pub waiting_hold_s_max: u64,
+    /// How long a checkpoint lives at most, seconds.
+    pub checkpoint_ttl_s: u64,
+    /// Checkpoints of one session, pinned ones apart; the oldest go first. 0 = unbounded.
+    pub checkpoints_per_session_max: u32,
+    /// Pinned checkpoints of one session.
+    pub checkpoints_pinned_max: u32,
     /// Events of one session.
     pub session_events_max: u64,
     /// Messages of one session that no run has taken.
@@ -58,6 +67,9 @@ impl Default for Limits {
             backoff_ms_min: 1_000,
             backoff_ms_max: 60_000,
             waiting_hold_s_max: 300,
+            checkpoint_ttl_s: CHECKPOINT_TTL_S_MAX,
+            checkpoints_per_session_max: 20,
+            checkpoints_pinned_max: 100,
             session_events_max: 1_000_000,
             untaken_inputs_max: 10_000,
             open_items_max: 64,

@@ -3,9 +3,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::ids::{DeploymentId, RunnerId, SessionId, TokenDigest, WorkspaceId};
+use crate::ids::{CheckpointId, DeploymentId, RunnerId, SessionId, TokenDigest, WorkspaceId};
+use crate::session::checkpoints::SnapshotKey;
 use crate::session::payload::WorkspaceRef;
-use crate::session::projection::TimerRow;
+use crate::session::projection::{Due, TimerRow};
 
 /// Sessions by workspace.
 pub const SESSION: u8 = 1;
@@ -27,6 +28,21 @@ pub const WORKSPACE: u8 = 8;
 pub const RUNNER: u8 = 9;
 /// Erased sessions whose bytes are still to be purged.
 pub const PURGE: u8 = 10;
+
+/// Listed checkpoints, by session.
+pub const CHECKPOINT: u8 = 11;
+/// Sessions of checkpoints, by the checkpoint's id.
+pub const CHECKPOINT_ID: u8 = 12;
+/// Snapshots.
+pub const SNAPSHOT: u8 = 13;
+/// Counted references to snapshots: by checkpoints, and by clones in progress.
+pub const SNAPSHOT_HOLDER: u8 = 14;
+/// Snapshots that lost a reference: their bytes may have to go.
+pub const COLLECT: u8 = 15;
+/// Snapshots about to go: no new reference is made to them.
+pub const DOOMED: u8 = 16;
+/// Forks, by the first session of their family.
+pub const MEMBER: u8 = 17;
 
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
@@ -61,12 +77,71 @@ pub fn live(id: SessionId) -> Bytes {
 
 /// A durable timer. Times before the epoch sort as the epoch.
 pub fn timer(t: &TimerRow) -> Bytes {
-    let due = u64::try_from(t.due_ms).unwrap_or(0).to_be_bytes();
-    let wait = t.wait.map_or(0, |w| w.saturating_add(1)).to_be_bytes();
+    let due_ms = u64::try_from(t.due_ms).unwrap_or(0).to_be_bytes();
+    let due = match t.due {
+        Due::Hold => 0,
+        Due::Wait(index) => index.saturating_add(1),
+        Due::Checkpoint => u32::MAX,
+    };
     key(
         TIMER,
-        &[&due, &t.session.0, &t.parked_seq.to_be_bytes(), &wait],
+        &[
+            &due_ms,
+            &t.session.0,
+            &t.seq.to_be_bytes(),
+            &due.to_be_bytes(),
+        ],
     )
+}
+
+/// A listed checkpoint, by the position of its creation.
+pub fn checkpoint(session: SessionId, seq: u64) -> Bytes {
+    key(CHECKPOINT, &[&session.0, &seq.to_be_bytes()])
+}
+
+/// Prefix of a session's listed checkpoints.
+pub fn checkpoints(session: SessionId) -> Bytes {
+    key(CHECKPOINT, &[&session.0])
+}
+
+/// Where a checkpoint is.
+pub fn checkpoint_id(id: CheckpointId) -> Bytes {
+    key(CHECKPOINT_ID, &[&id.0])
+}
+
+/// A snapshot.
+pub fn snapshot(id: SnapshotKey) -> Bytes {
+    key(SNAPSHOT, &[&id.0])
+}
+
+/// A reference to a snapshot by the checkpoint created at `seq`.
+pub fn snapshot_holder(id: SnapshotKey, session: SessionId, seq: u64) -> Bytes {
+    key(SNAPSHOT_HOLDER, &[&id.0, &session.0, &seq.to_be_bytes()])
+}
+
+/// Prefix of a snapshot's references.
+pub fn snapshot_holders(id: SnapshotKey) -> Bytes {
+    key(SNAPSHOT_HOLDER, &[&id.0])
+}
+
+/// A snapshot that lost a reference.
+pub fn collect(id: SnapshotKey) -> Bytes {
+    key(COLLECT, &[&id.0])
+}
+
+/// A snapshot about to go.
+pub fn doomed(id: SnapshotKey) -> Bytes {
+    key(DOOMED, &[&id.0])
+}
+
+/// A fork in its family.
+pub fn member(root: SessionId, id: SessionId) -> Bytes {
+    key(MEMBER, &[&root.0, &id.0])
+}
+
+/// Prefix of a family.
+pub fn members(root: SessionId) -> Bytes {
+    key(MEMBER, &[&root.0])
 }
 
 /// The answer to an Idempotency-Key.
@@ -91,7 +166,7 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED]
+    [LIVE, CALL, ENDED, CHECKPOINT]
         .iter()
         .map(|tag| key(*tag, &[&session.0]))
         .collect()

@@ -1,40 +1,67 @@
 //! The one answer to "how does this run continue", from projections alone.
 
+use std::sync::Arc;
+
+use crate::ids::RunnerId;
+use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
 use crate::session::payload::{RebuildReason, ResumePlan};
+use crate::session::state::State;
 
-/// What a plan depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Past {
-    /// Whether any attempt of the session was ever ready.
-    pub ever_started: bool,
-}
-
-/// The plan of a run that is about to be claimed.
-pub fn plan(past: &Past) -> ResumePlan {
-    if past.ever_started {
-        ResumePlan::EventLogRebuild {
-            reason: RebuildReason::NoCheckpoint,
-        }
-    } else {
-        ResumePlan::Fresh
+/// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
+pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
+    let usable = newest_usable(state, now_ms);
+    if let Some(c) = usable.filter(|c| reachable(c, runner)) {
+        let created = &c.created;
+        return ResumePlan::Checkpoint {
+            id: created.checkpoint_id,
+            snapshot: created.snapshot.clone(),
+            resume: created.resume.clone(),
+            through_sequence: created.through_sequence,
+            events_after: state.last_seq.saturating_sub(created.through_sequence),
+            missing: Vec::new(),
+            sandbox_ref: None,
+        };
+    }
+    if !state.ever_started && !state.ever_checkpointed {
+        return ResumePlan::Fresh;
+    }
+    ResumePlan::EventLogRebuild {
+        reason: reason(state, now_ms),
+        missing: Vec::new(),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The newest checkpoint that could give a disk at `now_ms`, to whoever can reach it.
+pub fn newest_usable(state: &State, now_ms: i64) -> Option<&Arc<Checkpoint>> {
+    state
+        .checkpoints
+        .newest_first()
+        .find(|c| why_unusable(c, now_ms).is_none())
+}
 
-    #[test]
-    fn a_first_run_is_fresh_and_later_ones_rebuild() {
-        assert_eq!(
-            plan(&Past {
-                ever_started: false
-            }),
-            ResumePlan::Fresh
-        );
-        let rebuild = ResumePlan::EventLogRebuild {
-            reason: RebuildReason::NoCheckpoint,
-        };
-        assert_eq!(plan(&Past { ever_started: true }), rebuild);
+fn reachable(c: &Checkpoint, runner: RunnerId) -> bool {
+    owner(&c.created.snapshot).is_none_or(|o| o == runner)
+}
+
+/// Why a checkpoint gives no disk at `now_ms`, if it does not.
+pub fn why_unusable(c: &Checkpoint, now_ms: i64) -> Option<RebuildReason> {
+    match c.snapshot_state {
+        SnapshotState::Expired => Some(RebuildReason::CheckpointExpired),
+        SnapshotState::Deleted => Some(RebuildReason::SnapshotDeleted),
+        SnapshotState::Live if c.is_over(now_ms) => Some(RebuildReason::CheckpointExpired),
+        SnapshotState::Live if c.rejected.is_some() => Some(RebuildReason::CheckpointRejected),
+        SnapshotState::Live => None,
+    }
+}
+
+/// Why there is no disk, given that there is none.
+fn reason(state: &State, now_ms: i64) -> RebuildReason {
+    if state.forked.is_some() && !state.ever_checkpointed && !state.started_here {
+        return RebuildReason::Forked;
+    }
+    match state.checkpoints.head() {
+        // A usable one that got no plan is somebody else's.
+        Some(c) => why_unusable(c, now_ms).unwrap_or(RebuildReason::SnapshotUnreachable),
+        None => RebuildReason::NoCheckpoint,
     }
 }

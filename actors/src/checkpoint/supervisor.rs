@@ -1,20 +1,49 @@
-//! The place of checkpoints: it will take them, keep them within their limits and delete them.
+//! Looks after snapshots: counts who holds them, and lets their bytes go with the last holder.
 //!
 //! Plans do not come from here: they are a pure function of the past ([`super::plan`]), decided
-//! in the commit of the claim. This actor does what needs time and disks. So far no sandbox makes
-//! snapshots, so what reaches it is the word that a turn came to rest, and it keeps count.
+//! in the commit of the claim. Everything this actor knows is in rows; it may die at any moment.
+//!
+//! A snapshot goes in steps, each of which may be the last before a crash: it is doomed (a row,
+//! so that nobody makes a new reference), its holders are counted again, its bytes go, its rows
+//! go. Whoever made a reference before the doom was written is seen by the second count.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
+use bytes::Bytes;
+use longhaul_storage::{Order, PageLimit, RowChange, Write};
 
+use super::bytes::BytesGone;
+use crate::code::Rejection;
+use crate::codec;
 use crate::engine::inner::{Guard, Inner};
-use crate::ids::SessionId;
+use crate::reader::Class;
+use crate::rows;
+use crate::session::actor::refusal;
+use crate::session::checkpoints::SnapshotKey;
+use crate::session::decision::SnapshotRow;
+
+/// Fault points of collection, in the order they are passed.
+pub const COLLECT_POINTS: &[&str] = &[
+    "collect::before_doom",
+    "collect::after_doom",
+    "collect::before_bytes",
+    "collect::after_bytes",
+    "collect::after_rows",
+];
+
+/// Rows looked at in one step.
+const PAGE: PageLimit = PageLimit {
+    items_max: 100,
+    bytes_max: 1 << 20,
+};
 
 /// Looks after checkpoints.
 pub(crate) struct Supervisor {
     inner: Arc<Inner>,
-    rested: u64,
+    collecting: bool,
+    again: bool,
     _guard: Guard,
 }
 
@@ -24,9 +53,40 @@ impl Supervisor {
         let guard = Guard::new(&inner, "the checkpoint supervisor");
         Self {
             inner,
-            rested: 0,
+            collecting: false,
+            again: false,
             _guard: guard,
         }
+    }
+
+    /// Looks at everything that lost a reference, one after the other.
+    fn collect(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.collecting, true) {
+            self.again = true;
+            return;
+        }
+        let inner = Arc::clone(&self.inner);
+        let work = async move { collect_all(&inner).await };
+        ctx.spawn(work.into_actor(self).map(|done, this, ctx| {
+            this.collecting = false;
+            if let Err(why) = done {
+                tracing::warn!(%why, "collecting snapshots; it is tried again");
+            }
+            if std::mem::take(&mut this.again) && this.inner.is_running() {
+                this.collect(ctx);
+            }
+        }));
+    }
+
+    fn tick(&mut self, ctx: &mut Context<Self>) {
+        let wait = Duration::from_secs(self.inner.config.sweep_s.max(1));
+        let wait = self.inner.timer.after(wait).into_actor(self);
+        ctx.spawn(wait.map(|(), this, ctx| {
+            if this.inner.is_running() {
+                this.collect(ctx);
+                this.tick(ctx);
+            }
+        }));
     }
 }
 
@@ -35,25 +95,108 @@ impl Actor for Supervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(self.inner.config.mailbox_len_max);
+        self.collect(ctx);
+        self.tick(ctx);
     }
 }
 
-/// A turn settled or parked: the place where a checkpoint is taken.
+/// A snapshot lost a reference.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct Rested {
-    pub(crate) session: SessionId,
-    pub(crate) boundary_seq: u64,
+pub(crate) struct Collect;
+
+impl Handler<Collect> for Supervisor {
+    type Result = ();
+    fn handle(&mut self, _: Collect, ctx: &mut Self::Context) {
+        self.collect(ctx);
+    }
 }
 
-impl Handler<Rested> for Supervisor {
-    type Result = ();
-    fn handle(&mut self, rested: Rested, _: &mut Self::Context) {
-        self.rested += 1;
-        let Rested {
-            session,
-            boundary_seq,
-        } = rested;
-        tracing::debug!(%session, boundary_seq, count = self.rested, "a turn came to rest");
+async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
+    let mut after: Option<Bytes> = None;
+    loop {
+        let from = after.take();
+        let read = inner.read(Class::Page, move |view| {
+            view.rows(
+                &rows::table(rows::COLLECT),
+                from.as_deref(),
+                Order::Asc,
+                PAGE,
+            )
+        });
+        let page = read.await?;
+        after = page.last().map(|(key, _)| key.clone());
+        if page.is_empty() || !inner.is_running() {
+            return Ok(());
+        }
+        for (key, _) in page {
+            if let Some(id) = key.last_chunk::<16>() {
+                collect_one(inner, SnapshotKey(*id)).await?;
+            }
+        }
     }
+}
+
+async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejection> {
+    use RowChange::{Delete, Put};
+    let forget = || Delete(rows::collect(key));
+    if held(inner, key).await? {
+        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+    }
+    longhaul_storage::fault::point("collect::before_doom");
+    write(inner, vec![Put(rows::doomed(key), Bytes::new())]).await?;
+    longhaul_storage::fault::point("collect::after_doom");
+    if held(inner, key).await? {
+        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+    }
+    let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
+    if let Some(bytes) = read.await? {
+        let row: SnapshotRow = codec::decode(&bytes).map_err(|e| {
+            Rejection::new(
+                crate::code::Code::Internal,
+                format!("a snapshot's row does not decode: {e}"),
+            )
+        })?;
+        longhaul_storage::fault::point("collect::before_bytes");
+        match inner.bytes.delete(&row).await {
+            BytesGone::Gone => {}
+            BytesGone::Later(why) => {
+                tracing::warn!(id = row.snapshot.id, why, "a snapshot's bytes stay for now");
+                return Ok(());
+            }
+        }
+        longhaul_storage::fault::point("collect::after_bytes");
+    }
+    write(
+        inner,
+        vec![
+            Delete(rows::snapshot(key)),
+            Delete(rows::doomed(key)),
+            forget(),
+        ],
+    )
+    .await?;
+    longhaul_storage::fault::point("collect::after_rows");
+    Ok(())
+}
+
+/// Whether anybody holds the snapshot.
+async fn held(inner: &Arc<Inner>, key: SnapshotKey) -> Result<bool, Rejection> {
+    let one = PageLimit {
+        items_max: 1,
+        ..PAGE
+    };
+    let read = inner.read(Class::Page, move |view| {
+        view.rows(&rows::snapshot_holders(key), None, Order::Asc, one)
+    });
+    Ok(!read.await?.is_empty())
+}
+
+async fn write(inner: &Arc<Inner>, rows: Vec<RowChange>) -> Result<(), Rejection> {
+    let write = Write {
+        rows,
+        ..Write::default()
+    };
+    let done = inner.log.append(write).await;
+    done.map(drop).map_err(|e| refusal(inner, &e))
 }

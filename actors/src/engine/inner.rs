@@ -13,6 +13,7 @@ use super::directory::{Directory, Pushed, Queued, ReplyTo, Slot, spread};
 use super::drain::Drain;
 use super::metrics::Metrics;
 use super::outcome::Outcome;
+use crate::checkpoint::SnapshotBytes;
 use crate::checkpoint::supervisor::Supervisor;
 use crate::code::{Code, Rejection};
 use crate::dispatch::actor::Dispatcher;
@@ -46,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) drain: Arc<Drain>,
     pub(crate) metrics: Metrics,
     pub(crate) liveness: Liveness,
+    /// Where snapshots' bytes are.
+    pub(crate) bytes: Arc<dyn SnapshotBytes>,
     /// Live claims watched here.
     pub(crate) claims_live: AtomicUsize,
     /// What the dispatcher last said about its queue.
@@ -102,7 +105,12 @@ const DRAINING: u8 = 1;
 const ENDED: u8 = 2;
 
 impl Inner {
-    pub(crate) fn new(log: Arc<dyn Log>, door: Door, config: EngineConfig) -> Self {
+    pub(crate) fn new(
+        log: Arc<dyn Log>,
+        door: Door,
+        config: EngineConfig,
+        bytes: Arc<dyn SnapshotBytes>,
+    ) -> Self {
         let threads = config.blocking_threads_max;
         Self {
             reader: Reader::new(Arc::clone(&log), threads, config.blocking_queue_len_max),
@@ -116,6 +124,7 @@ impl Inner {
             log,
             door,
             config,
+            bytes,
             directory: Directory::new(),
             drain: Arc::default(),
             metrics: Metrics::new(),

@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// The committed state: of the actor, or read from the log without starting one.
-    async fn state(
+    pub(crate) async fn state(
         &self,
         workspace: WorkspaceRef,
         session: SessionId,
@@ -322,7 +322,7 @@ impl Drop for Watching<'_> {
 }
 
 /// The session must be in this workspace: foreign and absent look alike.
-fn here(
+pub(super) fn here(
     view: &dyn View,
     workspace: WorkspaceRef,
     session: SessionId,
@@ -340,14 +340,14 @@ fn here(
     Ok((head, row))
 }
 
-fn not_found(session: SessionId) -> Rejection {
+pub(super) fn not_found(session: SessionId) -> Rejection {
     Rejection::new(
         Code::SessionNotFound,
         format!("there is no session {session} here"),
     )
 }
 
-fn named(e: Rejection, session: SessionId) -> Rejection {
+pub(super) fn named(e: Rejection, session: SessionId) -> Rejection {
     if e.code == Code::SessionNotFound {
         not_found(session)
     } else {

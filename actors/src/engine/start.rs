@@ -13,6 +13,7 @@ use super::Engine;
 use super::config::EngineConfig;
 use super::inner::{Guard, Inner, Parts};
 use super::sweep::Sweeper;
+use crate::checkpoint::SnapshotBytes;
 use crate::checkpoint::supervisor::Supervisor;
 use crate::code::{Code, Rejection};
 use crate::dispatch::actor::{Dispatcher, EndPolls};
@@ -42,8 +43,9 @@ pub(super) fn start(
     log: Arc<dyn Log>,
     door: Door,
     config: EngineConfig,
+    bytes: Arc<dyn SnapshotBytes>,
 ) -> Result<Engine, Rejection> {
-    let inner = Arc::new(Inner::new(log, door, config));
+    let inner = Arc::new(Inner::new(log, door, config, bytes));
     let (ready_tx, ready_rx) = std::sync::mpsc::sync_channel(1);
     let of_thread = Arc::clone(&inner);
     let thread = std::thread::Builder::new()

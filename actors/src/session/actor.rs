@@ -18,7 +18,7 @@ use longhaul_storage::Digest;
 use tokio::sync::oneshot;
 
 pub(crate) use commit::refusal;
-pub(crate) use recover::{Recovered, recover};
+pub(crate) use recover::{Recovered, checkpoints, recover, state_at};
 
 use crate::code::Rejection;
 use crate::engine::directory::{Queued, Slot};

@@ -3,13 +3,18 @@
 
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::event::{Author, EventType};
-use super::payload::{Budget, Compute, Outcome, Pin, RunError, Usage, WorkspaceRef};
-use crate::ids::{EventId, RunId, RunnerId, TokenDigest};
+use super::payload::{
+    Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector, SnapshotRef,
+    Usage, WorkspaceRef,
+};
+use super::state::State;
+use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
 
 /// One request to a session.
 #[derive(Debug, Clone)]
@@ -24,6 +29,10 @@ pub enum Command {
     Cancel(Request),
     /// Removes everything but a tombstone. Idempotent.
     Erase(Request),
+    /// Starts a session as a fork of another one's prefix.
+    Fork(Box<Fork>),
+    /// Keeps a checkpoint from being pruned, or no longer.
+    Pin(PinCheckpoint),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -68,8 +77,83 @@ pub struct Create {
     pub metadata: Map<String, Value>,
     /// What it may spend.
     pub budget: Option<Budget>,
+    /// How long its checkpoints live, where its workspace shortens that, seconds.
+    pub checkpoint_ttl_s: Option<u64>,
     /// First events (may be empty).
     pub events: Vec<Input>,
+}
+
+/// A fork: what the source was at the boundary, and what the child is to be.
+#[derive(Debug, Clone)]
+pub struct Fork {
+    /// Who asks.
+    pub request: Request,
+    /// The source, folded up to and with the boundary.
+    pub source: Box<State>,
+    /// What was asked for.
+    pub selector: Selector,
+    /// Who the child acts as; `None` = the source's principal.
+    pub principal: Option<String>,
+    /// The child's pairs; `None` = the source's.
+    pub metadata: Option<Map<String, Value>>,
+    /// The checkpoint whose disk the child gets.
+    pub checkpoint: Option<Box<ForkedDisk>>,
+}
+
+/// The disk of a checkpoint fork.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkedDisk {
+    /// The source's checkpoint.
+    pub checkpoint: CheckpointCreated,
+    /// The copy that a runner made, by its own name, and which runner.
+    pub adopted: Option<Adopted>,
+}
+
+/// A copy of a disk that a runner made for a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Adopted {
+    /// Who has it.
+    pub runner: RunnerId,
+    /// Its name for it.
+    pub sandbox_ref: String,
+}
+
+/// Pins a checkpoint, or unpins it.
+#[derive(Debug, Clone)]
+pub struct PinCheckpoint {
+    /// Who asks.
+    pub request: Request,
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Whether it is to be exempt from the count.
+    pub pinned: bool,
+}
+
+/// A snapshot that was taken, and what to say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCheckpoint {
+    /// The bytes, durable already.
+    pub snapshot: SnapshotRef,
+    /// What the server's own store needs to read them; `None` = another's bytes, or a snapshot
+    /// that is known already.
+    pub manifest: Option<Bytes>,
+    /// How the harness gets its own state back.
+    pub resume: ResumeFrom,
+    /// For people.
+    pub name: Option<String>,
+    /// Caller's pairs, checked; JSON.
+    pub metadata_json: String,
+    /// The harness's own place, opaque.
+    pub cursor: Option<String>,
+}
+
+/// What became of the snapshot at the end of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettleCheckpoint {
+    /// It was taken.
+    Made(Box<NewCheckpoint>),
+    /// It was not, which changes nothing about the turn.
+    Failed(String),
 }
 
 /// Events of people.
@@ -173,6 +257,15 @@ pub enum Verb {
     Events(Vec<Input>),
     /// Take what arrived meanwhile.
     Inputs,
+    /// Keep a way back.
+    Checkpoint(Box<NewCheckpoint>),
+    /// The checkpoint of the resume plan does not verify (said by the server's own runner).
+    RejectCheckpoint {
+        /// Which.
+        checkpoint: CheckpointId,
+        /// What does not verify.
+        reason: String,
+    },
     /// Wait for something outside.
     Park(Park),
     /// The run is over.
@@ -191,6 +284,8 @@ impl Verb {
             Self::Heartbeat => "heartbeat",
             Self::Events(_) => "events",
             Self::Inputs => "inputs",
+            Self::Checkpoint(_) => "checkpoint",
+            Self::RejectCheckpoint { .. } => "reject_checkpoint",
             Self::Park(_) => "park",
             Self::Settle(_) => "settle",
             Self::Release => "release",
@@ -241,6 +336,8 @@ pub struct Settle {
     pub usage: Usage,
     /// Whether the session can never run again.
     pub session_failed: bool,
+    /// What became of the snapshot of the turn's end, where one was due.
+    pub checkpoint: Option<SettleCheckpoint>,
     /// Digest of the body, to tell an identical retry.
     pub body: [u8; 16],
 }
@@ -265,5 +362,10 @@ pub enum Expiry {
         parked_seq: u64,
         /// Which of its waits.
         index: u32,
+    },
+    /// The time of the checkpoint created at this position is over.
+    Checkpoint {
+        /// Position of its `checkpoint.created`.
+        seq: u64,
     },
 }

@@ -1,9 +1,11 @@
 //! Every rule of a session: a plain function from state, facts and command to events.
 
 mod attempt;
+mod checkpoint;
 mod claim;
 mod draft;
 mod expire;
+mod fork;
 mod park;
 mod people;
 mod turn;
@@ -16,6 +18,7 @@ use crate::code::{Code, Rejection};
 use crate::env::Env;
 use draft::Draft;
 
+pub use fork::base_of;
 pub use people::erased_reply;
 
 /// Decides one command.
@@ -31,6 +34,8 @@ pub fn decide(
     let draft = Draft::new(state, env);
     match command {
         Command::Create(c) => people::create(draft, facts, c),
+        Command::Fork(f) => fork::fork(draft, facts, f),
+        Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
         Command::Complete(r) => people::complete(draft, facts, r),
         Command::Cancel(r) => people::cancel(draft, facts, r),

@@ -3,9 +3,10 @@
 use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
+use super::checkpoints::SnapshotKey;
 use super::event::NewEvent;
 use super::facts::{EndedClaim, Receipt, StoredCall};
-use super::payload::{Pin, ResumePlan};
+use super::payload::{Pin, ResumePlan, SnapshotRef};
 use super::state::Answer;
 use crate::ids::{RunId, TokenDigest};
 
@@ -31,8 +32,21 @@ pub enum RowOp {
     Receipt([u8; 16], Receipt),
     /// Keeps the answer to a numbered call.
     Call(TokenDigest, u64, StoredCall),
+    /// A snapshot is there now.
+    PutSnapshot(SnapshotKey, SnapshotRow),
+    /// A snapshot that is there already must still be, and not about to go.
+    HoldSnapshot(SnapshotKey),
     /// The claim is over: its numbered answers go, its end is kept.
     Ended(TokenDigest, EndedClaim),
+}
+
+/// A snapshot, whoever refers to it.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct SnapshotRow {
+    /// As its provider knows it.
+    pub snapshot: SnapshotRef,
+    /// What the server's own store needs to read it; empty = the bytes are another's.
+    pub manifest: Vec<u8>,
 }
 
 /// An answer on the wire.

@@ -1,11 +1,14 @@
 //! The fold: what an event makes of a state. It holds no rules and cannot fail.
 
+use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
 use super::event::{Event, EventType};
 use super::payload::{
-    Body, Compute, ItemClosed, RunClaimed, RunParked, RunQueued, RunRequeued, RunSettled, WaitingOn,
+    Body, Compute, DeletedWhat, ItemClosed, Outcome, RunClaimed, RunParked, RunQueued, RunRequeued,
+    RunSettled, SessionForked, Usage, WaitingOn,
 };
 use super::state::{
-    About, Answer, Claim, Item, ItemKind, LiveRun, Phase, SettledRun, Signal, State, Untaken, Wait,
+    About, Answer, Claim, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal, State,
+    Untaken, Wait,
 };
 use super::status::Status;
 use crate::ids::EventId;
@@ -13,7 +16,9 @@ use crate::ids::EventId;
 /// Folds one event.
 pub fn evolve(state: &mut State, event: &Event) {
     state.last_seq = event.seq;
+    state.last_id = event.header.id;
     state.updated_at_ms = event.header.created_at_ms;
+    note_run(state, event);
     match &event.body {
         Body::Opaque => opaque(state, event),
         Body::SessionCreated(b) => {
@@ -24,6 +29,7 @@ pub fn evolve(state: &mut State, event: &Event) {
                 pin: b.pin.clone(),
                 metadata_json: serde_json::to_string(&b.metadata).unwrap_or_default(),
                 budget: b.budget,
+                checkpoint_ttl_s: b.checkpoint_ttl_s,
             });
         }
         Body::SessionUpdated(b) => {
@@ -38,8 +44,48 @@ pub fn evolve(state: &mut State, event: &Event) {
         Body::SessionLimitWarning(b) => state.warned_percent = b.percent,
         Body::RunQueued(b) => queued(state, event, b),
         Body::RunClaimed(b) => claimed(state, event, b),
+        Body::SessionForked(b) => forked(state, event, b),
+        Body::CheckpointCreated(b) => {
+            state.ever_checkpointed = true;
+            let checkpoint = Checkpoint {
+                seq: event.seq,
+                created_at_ms: event.header.created_at_ms,
+                created: (**b).clone(),
+                pinned: false,
+                snapshot_state: SnapshotState::Live,
+                rejected: None,
+            };
+            state.checkpoints.0.insert(event.seq, checkpoint.into());
+        }
+        Body::CheckpointFailed(_) => {}
+        Body::CheckpointRejected(b) => {
+            let reason = Some(b.reason.clone());
+            state
+                .checkpoints
+                .change(b.checkpoint_id, |c| c.rejected = reason);
+        }
+        Body::CheckpointPinned(b) => {
+            state
+                .checkpoints
+                .change(b.checkpoint_id, |c| c.pinned = b.pinned);
+        }
+        Body::CheckpointExpired(b) => {
+            let expired = |c: &mut Checkpoint| c.snapshot_state = SnapshotState::Expired;
+            state.checkpoints.change(b.checkpoint_id, expired);
+        }
+        Body::CheckpointDeleted(b) => match b.what {
+            DeletedWhat::Checkpoint => {
+                let keep = |c: &Checkpoint| c.created.checkpoint_id != b.checkpoint_id;
+                state.checkpoints.0.retain(|_, c| keep(c));
+            }
+            DeletedWhat::Snapshot => {
+                let deleted = |c: &mut Checkpoint| c.snapshot_state = SnapshotState::Deleted;
+                state.checkpoints.change(b.checkpoint_id, deleted);
+            }
+        },
         Body::RunStarted(_) => {
             state.ever_started = true;
+            state.started_here = true;
             if let Some(run) = &mut state.run {
                 run.phase = Phase::Running;
             }
@@ -81,6 +127,41 @@ pub fn evolve(state: &mut State, event: &Event) {
                 run.usage = run.usage.plus(*u);
             }
         }
+    }
+}
+
+/// Notes how far the live run has come.
+fn note_run(state: &mut State, event: &Event) {
+    if let (Some(run), Some(by)) = (&mut state.run, event.header.run)
+        && run.id == by.id
+    {
+        run.at = Answer {
+            seq: event.seq,
+            id: event.header.id,
+        };
+    }
+}
+
+/// A fork begins: what is shared stays, what belongs to the source alone does not.
+fn forked(state: &mut State, event: &Event, b: &SessionForked) {
+    state.created_at_ms = event.header.created_at_ms;
+    state.inherited_usage = state.inherited_usage.plus(state.usage);
+    state.usage = Usage::default();
+    state.checkpoints = Checkpoints::default();
+    state.ever_checkpointed = false;
+    state.started_here = false;
+    state.forked = Some(Forked {
+        source: b.source_session_id,
+        root: b.root_session_id,
+        boundary_seq: b.boundary_seq,
+    });
+    if let Some(about) = &mut state.about {
+        about.principal.clone_from(&b.principal);
+        about.metadata_json = serde_json::to_string(&b.metadata).unwrap_or_default();
+    }
+    if let Some(run) = &mut state.run {
+        // A claim is a right in the source only.
+        run.claim = None;
     }
 }
 
@@ -160,6 +241,10 @@ fn queued(state: &mut State, event: &Event, b: &RunQueued) {
         hold_until_ms: 0,
         answers: answers.unwrap_or_default(),
         usage: Default::default(),
+        at: Answer {
+            seq: event.seq,
+            id: event.header.id,
+        },
     });
 }
 
@@ -232,6 +317,9 @@ fn parked(state: &mut State, event: &Event, b: &RunParked) {
 
 fn settled(state: &mut State, event: &Event, b: &RunSettled) {
     let Some(run) = state.run.take() else { return };
+    if b.outcome != Outcome::Continued {
+        state.turns = state.turns.saturating_add(1);
+    }
     // `usage` is the run's total; what was not yet counted is added now.
     state.usage = state.usage.plus(b.usage.minus(run.usage));
     state.last_run = Some(SettledRun {

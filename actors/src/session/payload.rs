@@ -1,15 +1,24 @@
 //! Contents of the runtime's own events, as JSON on the wire and in storage.
 
+mod checkpoint;
+mod lineage;
+
 use bincode::{Decode, Encode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use checkpoint::{
+    CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed, CheckpointKind,
+    CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, Retention, SnapshotRef,
+};
+pub use lineage::{Selector, SessionForked};
+
 use super::event::EventType;
 use super::status::Status;
 use crate::ids::{
-    DeploymentId, EventId, HarnessRevision, RunId, RunnerId, SandboxRevision, TokenDigest,
-    WorkspaceId,
+    CheckpointId, DeploymentId, EventId, HarnessRevision, RunId, RunnerId, SandboxRevision,
+    TokenDigest, WorkspaceId,
 };
 
 /// What a folded event carries. `Opaque`: folding needs only the header.
@@ -20,6 +29,7 @@ pub enum Body {
     SessionCreated(Box<SessionCreated>),
     SessionUpdated(SessionUpdated),
     SessionStatus(SessionStatus),
+    SessionForked(Box<SessionForked>),
     SessionLimitWarning(SessionLimitWarning),
     RunQueued(RunQueued),
     RunClaimed(RunClaimed),
@@ -31,6 +41,12 @@ pub enum Body {
     ItemClosed(ItemClosed),
     SignalConsumed(SignalConsumed),
     UsageRecorded(Usage),
+    CheckpointCreated(Box<CheckpointCreated>),
+    CheckpointFailed(CheckpointFailed),
+    CheckpointRejected(CheckpointRejected),
+    CheckpointPinned(CheckpointPinned),
+    CheckpointExpired(CheckpointExpired),
+    CheckpointDeleted(CheckpointDeleted),
 }
 
 /// The agent as pinned at admission.
@@ -62,6 +78,9 @@ pub struct SessionCreated {
     pub metadata: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// How long its checkpoints live, where its workspace shortens that, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_ttl_s: Option<u64>,
 }
 
 /// A workspace by id, or the `default` one of a server without tokens.
@@ -183,13 +202,49 @@ pub enum ResumePlan {
     EventLogRebuild {
         /// Why there is no disk.
         reason: RebuildReason,
+        /// Ranges of positions, inclusive, whose content cannot be read.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<(u64, u64)>,
     },
+    /// The disk of a checkpoint, and the conversation after it from the log.
+    Checkpoint {
+        /// The checkpoint.
+        id: CheckpointId,
+        /// Its disk.
+        snapshot: SnapshotRef,
+        /// How the harness gets its own state back.
+        resume: ResumeFrom,
+        /// What the checkpoint holds: everything up to this position.
+        through_sequence: u64,
+        /// Events after it.
+        events_after: u64,
+        /// See `event_log_rebuild`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<(u64, u64)>,
+        /// The copy of the disk that this runner made for the fork, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox_ref: Option<String>,
+    },
+    /// The sandbox that a runtime operation left.
+    Attached,
 }
 
 /// Why a run starts without its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "snake_case")]
 pub enum RebuildReason {
+    /// Contents of the conversation itself cannot be read.
+    HistoryIncomplete,
+    /// A fork that has not run yet, and shares no disk.
+    Forked,
+    /// The newest checkpoint's time is over.
+    CheckpointExpired,
+    /// The newest checkpoint's bytes were deleted.
+    SnapshotDeleted,
+    /// Only another runner has the newest checkpoint's bytes.
+    SnapshotUnreachable,
+    /// The newest checkpoint does not verify.
+    CheckpointRejected,
     /// No checkpoint was ever taken.
     NoCheckpoint,
 }
@@ -517,6 +572,13 @@ impl Body {
             Self::ItemClosed(b) => serde_json::to_vec(b),
             Self::SignalConsumed(b) => serde_json::to_vec(b),
             Self::UsageRecorded(b) => serde_json::to_vec(b),
+            Self::SessionForked(b) => serde_json::to_vec(b),
+            Self::CheckpointCreated(b) => serde_json::to_vec(b),
+            Self::CheckpointFailed(b) => serde_json::to_vec(b),
+            Self::CheckpointRejected(b) => serde_json::to_vec(b),
+            Self::CheckpointPinned(b) => serde_json::to_vec(b),
+            Self::CheckpointExpired(b) => serde_json::to_vec(b),
+            Self::CheckpointDeleted(b) => serde_json::to_vec(b),
         };
         // Plain structs with string keys: serialising them has no failing case.
         json.unwrap_or_default().into()
@@ -555,6 +617,13 @@ impl Body {
             EventType::ItemClosed => read(json, Self::ItemClosed),
             EventType::SignalConsumed => read(json, Self::SignalConsumed),
             EventType::UsageRecorded => read(json, Self::UsageRecorded),
+            EventType::SessionForked => read(json, |b| Self::SessionForked(Box::new(b))),
+            EventType::CheckpointCreated => read(json, |b| Self::CheckpointCreated(Box::new(b))),
+            EventType::CheckpointFailed => read(json, Self::CheckpointFailed),
+            EventType::CheckpointRejected => read(json, Self::CheckpointRejected),
+            EventType::CheckpointPinned => read(json, Self::CheckpointPinned),
+            EventType::CheckpointExpired => read(json, Self::CheckpointExpired),
+            EventType::CheckpointDeleted => read(json, Self::CheckpointDeleted),
             _ => Ok(Self::Opaque),
         };
         body.map_err(|reason| BodyError {

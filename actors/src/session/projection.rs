@@ -3,16 +3,19 @@
 //! Rows and effects are computed from the same difference, so every effect can be derived again
 //! from a row: a crash between commit and effect loses nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use bytes::Bytes;
 use longhaul_storage::RowChange;
 
+use super::checkpoints::{Checkpoint, SnapshotKey, owner};
 use super::command::Expiry;
 use super::payload::{Pin, WaitingOn, WorkspaceRef};
-use super::state::{Phase, State};
+use super::state::{Forked, Phase, State};
 use super::status::Status;
+use crate::checkpoint::plan;
 use crate::codec;
 use crate::ids::{RunId, RunnerId, SessionId, TokenDigest};
 use crate::rows;
@@ -23,6 +26,17 @@ pub struct Projection {
     session: Option<SessionRow>,
     live: Option<LiveRow>,
     timers: BTreeSet<TimerRow>,
+    checkpoints: BTreeMap<u64, Arc<Checkpoint>>,
+    family: Option<Member>,
+}
+
+/// A fork's place in its family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Member {
+    /// The fork.
+    pub id: SessionId,
+    /// Where it comes from.
+    pub forked: Forked,
 }
 
 /// A session in lists: what can be said without reading its log.
@@ -61,6 +75,9 @@ pub struct LiveRow {
     pub not_before_ms: i64,
     /// Since when it waits for a runner, milliseconds.
     pub queued_at_ms: i64,
+    /// Who alone can restore the disk that the run would get; it is offered to nobody else for a
+    /// while.
+    pub owner: Option<RunnerId>,
     /// The claim, while one is held.
     pub claim: Option<LiveClaim>,
 }
@@ -119,23 +136,35 @@ pub struct TimerRow {
     pub due_ms: i64,
     /// For whom.
     pub session: SessionId,
-    /// The park it belongs to.
-    pub parked_seq: u64,
-    /// Which of its waits; `None` = the hold of compute.
-    pub wait: Option<u32>,
+    /// The event it belongs to: a park, or a checkpoint's creation.
+    pub seq: u64,
+    /// What is due.
+    pub due: Due,
+}
+
+/// What a timer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Due {
+    /// Compute was held long enough.
+    Hold,
+    /// The wait of this index is over.
+    Wait(u32),
+    /// The checkpoint's time is over.
+    Checkpoint,
 }
 
 impl TimerRow {
     /// What the session is told when it is due.
     pub fn expiry(&self) -> Expiry {
-        match self.wait {
-            Some(index) => Expiry::Wait {
-                parked_seq: self.parked_seq,
+        match self.due {
+            Due::Hold => Expiry::Hold {
+                parked_seq: self.seq,
+            },
+            Due::Wait(index) => Expiry::Wait {
+                parked_seq: self.seq,
                 index,
             },
-            None => Expiry::Hold {
-                parked_seq: self.parked_seq,
-            },
+            Due::Checkpoint => Expiry::Checkpoint { seq: self.seq },
         }
     }
 }
@@ -151,6 +180,8 @@ pub enum Effect {
     Watch(LiveClaim),
     /// The claim is over: stop watching, free its runner's place.
     Unwatch(LiveClaim),
+    /// A reference to a snapshot is gone: its bytes may be.
+    Collect,
     /// Wake the session at this time.
     SetTimer(TimerRow),
     /// No longer.
@@ -180,6 +211,7 @@ impl Projection {
             phase: run.phase,
             not_before_ms: run.not_before_ms,
             queued_at_ms: run.queued_at_ms,
+            owner: plan::newest_usable(state, i64::MIN).and_then(|c| owner(&c.created.snapshot)),
             claim: run.claim.as_ref().map(|c| LiveClaim {
                 token: c.token,
                 runner: c.runner,
@@ -194,6 +226,64 @@ impl Projection {
             session: Some(session),
             live,
             timers: timers(state),
+            checkpoints: state.checkpoints.0.clone(),
+            family: state.forked.map(|forked| Member {
+                id: state.id,
+                forked,
+            }),
+        }
+    }
+
+    fn workspace(&self) -> WorkspaceRef {
+        self.session
+            .as_ref()
+            .map_or(WorkspaceRef::DEFAULT, |s| s.workspace)
+    }
+
+    /// Counted references to snapshots, by position of the checkpoint.
+    fn references(&self) -> BTreeMap<u64, SnapshotKey> {
+        let workspace = self.workspace();
+        let live = self.checkpoints.values().filter(|c| c.holds_bytes());
+        live.map(|c| (c.seq, c.snapshot_key(workspace))).collect()
+    }
+
+    /// Changes of the rows of checkpoints, of their ids, and of their references.
+    fn checkpoint_changes(&self, after: &Self, out: &mut Vec<RowChange>) {
+        let id = match (&self.session, &after.session) {
+            (Some(s), _) | (None, Some(s)) => s.id,
+            (None, None) => return,
+        };
+        for (seq, old) in &self.checkpoints {
+            if !after.checkpoints.contains_key(seq) {
+                out.push(RowChange::Delete(rows::checkpoint(id, *seq)));
+                let named = rows::checkpoint_id(old.created.checkpoint_id);
+                out.push(RowChange::Delete(named));
+            }
+        }
+        for (seq, new) in &after.checkpoints {
+            let old = self.checkpoints.get(seq);
+            if old.is_some_and(|old| Arc::ptr_eq(old, new) || old == new) {
+                continue;
+            }
+            out.push(RowChange::Put(
+                rows::checkpoint(id, *seq),
+                codec::encode(&**new),
+            ));
+            if old.is_none() {
+                let named = rows::checkpoint_id(new.created.checkpoint_id);
+                out.push(RowChange::Put(named, codec::encode(&(id, *seq))));
+            }
+        }
+        let (was, is) = (self.references(), after.references());
+        for (seq, key) in was.iter().filter(|(seq, _)| !is.contains_key(*seq)) {
+            out.push(RowChange::Delete(rows::snapshot_holder(*key, id, *seq)));
+            out.push(RowChange::Put(rows::collect(*key), Bytes::new()));
+        }
+        for (seq, key) in is.iter().filter(|(seq, _)| !was.contains_key(*seq)) {
+            out.push(RowChange::Put(
+                rows::snapshot_holder(*key, id, *seq),
+                Bytes::new(),
+            ));
         }
     }
 
@@ -205,7 +295,17 @@ impl Projection {
             .iter()
             .map(|l| (rows::live(l.session), codec::encode(l)));
         let timers = self.timers.iter().map(|t| (t.key(), codec::encode(t)));
-        session.chain(live).chain(timers).collect()
+        let mut all: Vec<_> = session.chain(live).chain(timers).collect();
+        let mut more = Vec::new();
+        Self::default().checkpoint_changes(self, &mut more);
+        if let Some(m) = &self.family {
+            more.push(m.put());
+        }
+        all.extend(more.into_iter().filter_map(|change| match change {
+            RowChange::Put(key, value) => Some((key, value)),
+            RowChange::Delete(_) | RowChange::DeletePrefix(_) => None,
+        }));
+        all
     }
 
     /// The row changes that lead from `self` to `after`.
@@ -230,6 +330,13 @@ impl Projection {
         );
         let new = after.timers.difference(&self.timers);
         out.extend(new.map(|t| RowChange::Put(t.key(), codec::encode(t))));
+        self.checkpoint_changes(after, &mut out);
+        // A member of a family stays one when it is erased: the others come from it.
+        if self.family != after.family
+            && let Some(m) = &after.family
+        {
+            out.push(m.put());
+        }
         out
     }
 
@@ -265,6 +372,10 @@ impl Projection {
                 .copied()
                 .map(Effect::SetTimer),
         );
+        let (was, is) = (self.references(), after.references());
+        if was.keys().any(|seq| !is.contains_key(seq)) {
+            out.push(Effect::Collect);
+        }
         out
     }
 }
@@ -272,6 +383,12 @@ impl Projection {
 impl SessionRow {
     fn key(&self) -> Bytes {
         rows::session(self.workspace, self.id)
+    }
+}
+
+impl Member {
+    fn put(&self) -> RowChange {
+        RowChange::Put(rows::member(self.forked.root, self.id), codec::encode(self))
     }
 }
 
@@ -283,22 +400,27 @@ impl TimerRow {
 }
 
 fn timers(state: &State) -> BTreeSet<TimerRow> {
-    let Some(run) = &state.run else {
-        return BTreeSet::new();
-    };
-    let timer = |due_ms, wait| TimerRow {
+    let timer = |due_ms, seq, due| TimerRow {
         due_ms,
         session: state.id,
-        parked_seq: run.parked_seq,
-        wait,
+        seq,
+        due,
     };
-    let hold = (run.phase == Phase::Waiting).then(|| timer(run.hold_until_ms, None));
+    // The next checkpoint to go is enough: its end sets the one after it.
+    let live = state.checkpoints.0.values().filter(|c| c.holds_bytes());
+    let next = live.min_by_key(|c| (c.created.expires_at_ms, c.seq));
+    let next = next.map(|c| timer(c.created.expires_at_ms, c.seq, Due::Checkpoint));
+    let Some(run) = &state.run else {
+        return next.into_iter().collect();
+    };
+    let hold =
+        (run.phase == Phase::Waiting).then(|| timer(run.hold_until_ms, run.parked_seq, Due::Hold));
     let waits = (0u32..).zip(&run.waits).filter_map(|(i, w)| match &w.on {
         WaitingOn::Signal {
             expires_at: Some(at),
             ..
-        } if !w.done => Some(timer(*at, Some(i))),
+        } if !w.done => Some(timer(*at, run.parked_seq, Due::Wait(i))),
         _ => None,
     });
-    hold.into_iter().chain(waits).collect()
+    hold.into_iter().chain(waits).chain(next).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::payload::{Usage, WaitingOn};
+use super::payload::WaitingOn;
 use super::projection::Target;
 use super::state::{LiveRun, Phase, SettledRun, State};
 use crate::time;
@@ -35,10 +35,14 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "workspace": about.workspace,
         "metadata": metadata,
         "usage": state.usage,
-        "inherited_usage": Usage::default(),
+        "inherited_usage": state.inherited_usage,
         "budget": about.budget,
         "budget_exceeded": state.budget_exceeded(),
         "untaken_inputs": state.untaken_count(),
+        "forked_from": state.forked.map(|f| json!({
+            "session_id": f.source,
+            "boundary_seq": f.boundary_seq,
+        })),
         "waiting_on": run.map_or_else(Vec::new, |r| waiting_on(state, r)),
         "open_items": state.items.values()
             .map(|i| json!({"id": i.id, "kind": i.kind.text()}))

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bincode::{Decode, Encode};
 
+use super::checkpoints::Checkpoints;
 use super::payload::{
     Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn, WorkspaceRef,
 };
@@ -17,6 +18,8 @@ pub struct State {
     pub id: SessionId,
     /// Position of the last folded event.
     pub last_seq: u64,
+    /// Its id.
+    pub last_id: EventId,
     /// What `session.created` said; `None` before it.
     pub about: Option<About>,
     /// Where it is.
@@ -37,8 +40,20 @@ pub struct State {
     pub signals: VecDeque<Signal>,
     /// Spent by this session's own runs.
     pub usage: Usage,
-    /// Whether any attempt was ever ready.
+    /// Whether any attempt was ever ready, shared history included.
     pub ever_started: bool,
+    /// Where it comes from, if it is a fork.
+    pub forked: Option<Forked>,
+    /// Whether any attempt was ready since the fork (or since the start, if it is none).
+    pub started_here: bool,
+    /// Whether it ever had a checkpoint of its own.
+    pub ever_checkpointed: bool,
+    /// Spent by the shared history of a fork.
+    pub inherited_usage: Usage,
+    /// Turns settled, shared history included.
+    pub turns: u64,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
     /// The greatest limit mark (percent) already warned of.
     pub warned_percent: u8,
 }
@@ -56,6 +71,19 @@ pub struct About {
     pub metadata_json: String,
     /// What it may spend.
     pub budget: Option<Budget>,
+    /// How long its checkpoints live, where its workspace shortens that, seconds.
+    pub checkpoint_ttl_s: Option<u64>,
+}
+
+/// Where a fork comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Forked {
+    /// The session it was forked from.
+    pub source: SessionId,
+    /// The first session of the family.
+    pub root: SessionId,
+    /// The last shared position.
+    pub boundary_seq: u64,
 }
 
 /// A contiguous tail of messages not yet taken.
@@ -134,6 +162,8 @@ pub struct LiveRun {
     pub answers: Vec<Answer>,
     /// Spent so far, over all attempts.
     pub usage: Usage,
+    /// The last event that it wrote or took.
+    pub at: Answer,
 }
 
 /// A runner's right to the current attempt. Its lease lives in memory only.
@@ -251,6 +281,7 @@ impl State {
         Self {
             id,
             last_seq: 0,
+            last_id: EventId([0; 16]),
             about: None,
             status: Status::Pending,
             created_at_ms: 0,
@@ -262,6 +293,12 @@ impl State {
             signals: VecDeque::new(),
             usage: Usage::default(),
             ever_started: false,
+            forked: None,
+            started_here: false,
+            ever_checkpointed: false,
+            inherited_usage: Usage::default(),
+            turns: 0,
+            checkpoints: Checkpoints::default(),
             warned_percent: 0,
         }
     }

@@ -306,8 +306,8 @@ mod tests {
         TimerRow {
             due_ms,
             session: SessionId([1; 16]),
-            parked_seq: 1,
-            wait: None,
+            seq: 1,
+            due: crate::session::projection::Due::Hold,
         }
     }
 

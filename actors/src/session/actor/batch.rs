@@ -13,7 +13,7 @@ use crate::codec;
 use crate::reader::Class;
 use crate::rows;
 use crate::session::command::{AttemptCall, Command};
-use crate::session::decide::decide;
+use crate::session::decide::{base_of, decide};
 use crate::session::decision::{Decision, RowOp};
 use crate::session::event::{EventType, NewEvent};
 use crate::session::evolve::evolve;
@@ -45,6 +45,8 @@ struct Drafted {
     /// Whether a cached fold is due whatever the count.
     settled: bool,
     erase: bool,
+    /// The fence of a fork: this write begins one.
+    fork: Option<Expect>,
 }
 
 impl Drafted {
@@ -127,7 +129,7 @@ impl SessionActor {
         for index in 0..self.batch.len() {
             let full = drafted.bytes >= BATCH_BYTES
                 || drafted.events.len() >= self.inner.config.batch_events_max;
-            if drafted.erase || full {
+            if drafted.erase || drafted.fork.is_some() || full {
                 break;
             }
             let needed = needs.get(index).unwrap_or(&none);
@@ -175,11 +177,25 @@ impl SessionActor {
                 facts.ended_claim = Some(ended.clone());
             }
         }
+        if let Command::Fork(fork) = &queued.command
+            && self.working.about.is_none()
+        {
+            let base = base_of(fork, self.slot.id);
+            d.fork = Some(Expect::Fork {
+                from: StreamId(fork.source.id.0),
+                at: base.last_seq,
+            });
+            self.working = base;
+        }
         let env = self.inner.door.env(&self.inner.config.limits);
         let verdict = match decide(&self.working, &facts, &queued.command, &env) {
             Ok(decision) => {
-                if let Command::Create(c) = &queued.command
-                    && let Some(key) = c.request.receipt
+                let key = match &queued.command {
+                    Command::Create(c) => c.request.receipt,
+                    Command::Fork(f) => f.request.receipt,
+                    _ => None,
+                };
+                if let Some(key) = key
                     && !decision.rows.is_empty()
                 {
                     // Two creations with one key meet at the commit: different sessions.
@@ -221,7 +237,7 @@ impl SessionActor {
             d.moved |= moves(&new);
             d.settled |= matches!(
                 new.event.body,
-                Body::RunSettled(_) | Body::SessionCreated(_)
+                Body::RunSettled(_) | Body::SessionCreated(_) | Body::SessionForked(_)
             );
             d.bytes += new.content.len();
             d.records.push(new_record(&new));
@@ -230,6 +246,7 @@ impl SessionActor {
         if !decision.rows.is_empty() {
             d.overlay.get_or_insert_default().note_rows(&decision.rows);
             lookup::row_changes(self.slot.id, &decision.rows, &mut d.rows);
+            lookup::row_conditions(&decision.rows, &mut d.conditions);
             for op in &decision.rows {
                 if let RowOp::Call(token, n, _) = op {
                     self.numbers = Some((*token, *n));
@@ -261,13 +278,14 @@ impl SessionActor {
         }
         let since = self.working.last_seq.saturating_sub(self.snapshot_seq);
         let snapshot = !d.erase && (d.settled || since >= SNAPSHOT_EVENTS);
-        let expect = if self.committed.last_seq == 0 {
-            Expect::New
-        } else {
-            Expect::Last {
+        let forked = d.fork.is_some();
+        let expect = match d.fork.take() {
+            Some(fork) => fork,
+            None if self.committed.last_seq == 0 => Expect::New,
+            None => Expect::Last {
                 seq: self.committed.last_seq,
                 hash: self.last_hash,
-            }
+            },
         };
         let write = Write {
             stream: Some(StreamWrite {
@@ -303,6 +321,7 @@ impl SessionActor {
             snapshot,
             erased: d.erase,
             claims,
+            forked: forked.then(|| Box::new(self.working.clone())),
             started,
         };
         ctx.spawn(FlightFuture::new(pending, flight, &self.inner, id));

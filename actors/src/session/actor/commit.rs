@@ -23,6 +23,7 @@ use crate::session::decision::{Granted, Reply};
 use crate::session::event::NewEvent;
 use crate::session::evolve::evolve;
 use crate::session::projection::Projection;
+use crate::session::state::State;
 
 /// How often a batch that met another writer is decided anew.
 const TRIES_MAX: u8 = 3;
@@ -56,6 +57,8 @@ pub(super) struct Flight {
     pub(super) snapshot: bool,
     pub(super) erased: bool,
     pub(super) claims: bool,
+    /// The state after the first write of a fork.
+    pub(super) forked: Option<Box<State>>,
     pub(super) started: Duration,
 }
 
@@ -152,8 +155,13 @@ impl SessionActor {
     }
 
     fn committed(&mut self, appended: Appended, flight: Flight, ctx: &mut Context<Self>) {
-        for new in &flight.events {
-            evolve(&mut self.committed, &new.event);
+        match flight.forked {
+            Some(state) => self.committed = *state,
+            None => {
+                for new in &flight.events {
+                    evolve(&mut self.committed, &new.event);
+                }
+            }
         }
         self.last_hash = appended.last_hash;
         if flight.snapshot {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use actix::prelude::*;
 
 use super::{SessionActor, Watched};
-use crate::checkpoint::supervisor::Rested;
+use crate::checkpoint::supervisor::Collect;
 use crate::code::Code;
 use crate::dispatch::actor::{Freed, Held, Offer, Withdraw};
 use crate::engine::sweep::PurgeSoon;
@@ -65,6 +65,8 @@ impl SessionActor {
                 });
                 self.unwatch(claim.token);
             }
+            // The row is found by the next sweep, should the word get lost.
+            Effect::Collect => drop(parts.checkpoints.try_send(Collect)),
             Effect::SetTimer(row) => parts.durable.do_send(SetTimer(row)),
             Effect::ClearTimer(row) => parts.durable.do_send(ClearTimer(row)),
         }
@@ -141,16 +143,6 @@ impl SessionActor {
     /// Counts what is worth counting. Most events are not.
     pub(super) fn count(&self, events: &[NewEvent]) {
         for new in events {
-            if new.event.header.boundary
-                && let Some(parts) = self.inner.parts()
-            {
-                let (session, boundary_seq) = (self.slot.id, new.event.seq);
-                // A word that gets lost costs a checkpoint, not a turn.
-                drop(parts.checkpoints.try_send(Rested {
-                    session,
-                    boundary_seq,
-                }));
-            }
             match &new.event.body {
                 Body::RunClaimed(_) => self.inner.metrics.claims.increment(1),
                 Body::RunSettled(b) => self.inner.metrics.settled(b.outcome),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use longhaul_storage::{HistoryRow, Order, PageLimit, ReadError, StreamId, View};
+use longhaul_storage::{Condition, HistoryRow, Order, PageLimit, ReadError, StreamId, View};
 
 use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
@@ -200,6 +200,7 @@ impl Overlay {
                 RowOp::Ended(token, ended) => {
                     self.ended.insert(*token, ended.clone());
                 }
+                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
             }
         }
     }
@@ -279,6 +280,25 @@ pub(super) fn row_changes(
                 out.push(DeletePrefix(rows::calls(session, *token)));
                 out.push(Put(rows::ended(session, *token), codec::encode(e)));
             }
+            RowOp::PutSnapshot(key, row) => {
+                out.push(Put(rows::snapshot(*key), codec::encode(row)));
+            }
+            // A condition only.
+            RowOp::HoldSnapshot(_) => {}
+        }
+    }
+}
+
+/// What must hold for the rows of one decision.
+pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
+    for op in ops {
+        match op {
+            RowOp::PutSnapshot(key, _) => out.push((rows::doomed(*key), Condition::Absent)),
+            RowOp::HoldSnapshot(key) => {
+                out.push((rows::doomed(*key), Condition::Absent));
+                out.push((rows::snapshot(*key), Condition::Present));
+            }
+            RowOp::Receipt(..) | RowOp::Call(..) | RowOp::Ended(..) => {}
         }
     }
 }

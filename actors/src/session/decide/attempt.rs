@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::claim::take;
 use super::draft::{Draft, Emit, agent, runner};
-use super::{not_found, park, turn};
+use super::{checkpoint, not_found, park, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
 use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
@@ -45,6 +45,17 @@ pub(super) fn call(
         Verb::Heartbeat => beat(&mut draft),
         Verb::Events(events) => write(&mut draft, run, events)?,
         Verb::Inputs => inputs(&mut draft, facts, run)?,
+        Verb::Checkpoint(new) => {
+            if run.phase != Phase::Running {
+                return Err(not_ready(run, "checkpoint"));
+            }
+            draft.room_for(1)?;
+            checkpoint::explicit(&mut draft, new)
+        }
+        Verb::RejectCheckpoint { checkpoint, reason } => {
+            checkpoint::reject(&mut draft, *checkpoint, reason);
+            beat(&mut draft)
+        }
         Verb::Park(p) => park::park(&mut draft, facts, run, p)?,
         Verb::Settle(s) => settle(&mut draft, run, s)?,
         Verb::Release => release(&mut draft, run)?,
@@ -240,6 +251,9 @@ fn settle(draft: &mut Draft<'_>, run: &LiveRun, settle: &Settle) -> Result<Reply
         reason: "settled",
         lost: LostReason::Settled,
     };
+    if let Some(taken) = &settle.checkpoint {
+        turn::checkpoint(draft, &end, taken);
+    }
     turn::end(draft, end, &author)?;
     let state = draft.state();
     let usage = state.last_run.as_ref().map(|r| r.usage);

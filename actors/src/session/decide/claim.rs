@@ -1,7 +1,7 @@
 //! A runner gets the queued run.
 
 use super::draft::{Draft, Emit};
-use super::not_found;
+use super::{checkpoint, not_found};
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::session::command::ClaimRun;
@@ -40,9 +40,9 @@ pub(super) fn claim(
         kind: AuthorKind::Runner,
         id: command.runner.to_string(),
     };
-    let resume = plan::plan(&plan::Past {
-        ever_started: base.ever_started,
-    });
+    // Whoever sees first that a checkpoint's time is over says so.
+    checkpoint::expire(&mut draft, None);
+    let resume = plan::plan(draft.state(), command.runner, now);
     let claimed = RunClaimed {
         runner_id: command.runner,
         claim_digest: command.token,

@@ -31,6 +31,8 @@ pub(super) struct Draft<'a> {
     /// Used for every event emitted from here on.
     cause: Cause,
     granted: Option<Granted>,
+    /// The id that the event at its position will have.
+    promised: Option<EventId>,
 }
 
 /// What varies between the events of one decision.
@@ -83,7 +85,13 @@ impl<'a> Draft<'a> {
             rows: Vec::new(),
             cause: Cause::None,
             granted: None,
+            promised: None,
         }
+    }
+
+    /// The event at this id's position, still to come, will have this id.
+    pub(super) fn promise(&mut self, id: EventId) {
+        self.promised = Some(id);
     }
 
     /// The state before this decision.
@@ -135,7 +143,8 @@ impl<'a> Draft<'a> {
 
     fn push(&mut self, kind: EventType, emit: Emit, body: Body, content: Bytes) -> EventId {
         let seq = self.last_seq() + 1;
-        let id = EventId::with_seq(self.env.uuid(), seq);
+        let promised = self.promised.filter(|p| p.seq() == seq);
+        let id = promised.unwrap_or_else(|| EventId::with_seq(self.env.uuid(), seq));
         let header = Header {
             kind,
             version: 1,
@@ -166,6 +175,17 @@ impl<'a> Draft<'a> {
             let r = Rejection::new(Code::SessionTransition, detail);
             return Err(r.with("from", from.text()).with("to", to.text()));
         }
+        self.become_status(to, reason);
+        Ok(())
+    }
+
+    /// Changes the status, if it is another one, whatever the table says: for a fork, whose past
+    /// may have been cut anywhere.
+    pub(super) fn become_status(&mut self, to: Status, reason: &str) {
+        let from = self.state().status;
+        if from == to {
+            return;
+        }
         let run = self.run_ref();
         let body = SessionStatus {
             from,
@@ -177,7 +197,6 @@ impl<'a> Draft<'a> {
             Emit::system(run),
             Body::SessionStatus(body),
         );
-        Ok(())
     }
 
     pub(super) fn row(&mut self, row: RowOp) {

@@ -1,7 +1,7 @@
 //! A time has come. Each expiry names what it is about, so that a late one changes nothing.
 
 use super::draft::{Draft, Emit};
-use super::turn;
+use super::{checkpoint, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::TokenDigest;
 use crate::session::command::Expiry;
@@ -30,6 +30,8 @@ pub(super) fn expire(mut draft: Draft<'_>, expiry: Expiry) -> Result<Decision, R
             }
         }
         Expiry::Wait { parked_seq, index } => wait(&mut draft, parked_seq, index)?,
+        // The timer counts elapsed time: a wall clock that went back delays nothing.
+        Expiry::Checkpoint { seq } => checkpoint::expire(&mut draft, Some(seq)),
     }
     Ok(draft.done(Reply::ok()))
 }

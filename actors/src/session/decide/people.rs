@@ -42,6 +42,7 @@ pub(super) fn create(
         pin: c.pin.clone(),
         metadata: c.metadata.clone(),
         budget: c.budget,
+        checkpoint_ttl_s: c.checkpoint_ttl_s,
     };
     let emit = Emit::by(c.request.author.clone(), None);
     draft.emit(
@@ -154,7 +155,7 @@ pub fn erased_reply(id: SessionId) -> Reply {
 
 /// What every request to an existing session meets first: a foreign session looks absent, and a
 /// request that was answered gets that answer again.
-fn first_answer(
+pub(super) fn first_answer(
     draft: &Draft<'_>,
     facts: &Facts,
     request: &Request,
@@ -175,7 +176,7 @@ fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn shown(draft: &mut Draft<'_>, status: u16) -> Reply {
+pub(super) fn shown(draft: &mut Draft<'_>, status: u16) -> Reply {
     let attempts_max = draft.env.limits.attempts_max;
     let value = show(
         draft.state(),
@@ -378,7 +379,10 @@ fn not_open(facts: &Facts, item: EventId, kind: ItemKind) -> Rejection {
     }
 }
 
-fn check_metadata(metadata: &Map<String, Value>, limits: &Limits) -> Result<(), Rejection> {
+pub(super) fn check_metadata(
+    metadata: &Map<String, Value>,
+    limits: &Limits,
+) -> Result<(), Rejection> {
     let bad = |detail: String| Err(Rejection::new(Code::MetadataInvalid, detail));
     if metadata.len() > limits.metadata_pairs_max {
         return bad(format!(

@@ -3,6 +3,7 @@
 use super::draft::{Draft, Emit};
 use crate::code::Rejection;
 use crate::ids::{EventId, RunId};
+use crate::session::command::SettleCheckpoint;
 use crate::session::decision::{Reply, RowOp};
 use crate::session::event::{Author, Cause, EventType, RunRef};
 use crate::session::facts::{EndedClaim, LostReason};
@@ -65,14 +66,8 @@ pub(super) fn end(draft: &mut Draft<'_>, end: End, by: &Author) -> Result<(), Re
         attempt: run.attempt,
     };
     close_items(draft, run_ref);
-    let starts_next = matches!(end.outcome, Outcome::Succeeded | Outcome::Failed)
-        && end.to.is_none()
-        && draft.state().untaken.is_some();
-    let to = end.to.unwrap_or(if starts_next {
-        Status::Pending
-    } else {
-        Status::Idle
-    });
+    let starts_next = end.to.is_none() && starts_next(draft, end.outcome);
+    let to = end.to.unwrap_or(rest(starts_next));
     draft.set_status(to, end.reason)?;
     let usage = run.usage.plus(end.usage);
     let settled = RunSettled {
@@ -101,6 +96,31 @@ pub(super) fn end(draft: &mut Draft<'_>, end: End, by: &Author) -> Result<(), Re
         );
     }
     Ok(())
+}
+
+/// Whether the input that is left starts a run after a turn that ended so.
+fn starts_next(draft: &mut Draft<'_>, outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Succeeded | Outcome::Failed) && draft.state().untaken.is_some()
+}
+
+const fn rest(starts_next: bool) -> Status {
+    if starts_next {
+        Status::Pending
+    } else {
+        Status::Idle
+    }
+}
+
+/// Takes note of the checkpoint of a turn's end, in the place of the commit where it belongs.
+pub(super) fn checkpoint(draft: &mut Draft<'_>, end: &End, taken: &SettleCheckpoint) {
+    let Some(run) = draft.run_ref() else { return };
+    close_items(draft, run);
+    let starts_next = starts_next(draft, end.outcome);
+    let to = end.to.unwrap_or(rest(starts_next));
+    let changes = draft.state().status != to;
+    if let Some(id) = super::checkpoint::at_settlement(draft, taken, changes) {
+        draft.promise(id);
+    }
 }
 
 /// Closes every open item: a settled run leaves none.

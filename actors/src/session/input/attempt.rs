@@ -143,6 +143,7 @@ fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {
         error: b.error,
         usage: b.usage.map(Into::into).unwrap_or_default(),
         session_failed: b.session_failed,
+        checkpoint: None,
         body: digest(body),
     })
 }

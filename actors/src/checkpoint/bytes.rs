@@ -1,0 +1,36 @@
+//! The bytes of snapshots, as the engine knows them: something that can be asked to let go.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::session::decision::SnapshotRow;
+
+/// What became of a deletion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BytesGone {
+    /// There are no such bytes (any more).
+    Gone,
+    /// They could not be deleted now; it is tried again. The reason is for the log.
+    Later(String),
+}
+
+/// A deletion under way.
+pub type Deleting = Pin<Box<dyn Future<Output = BytesGone> + Send>>;
+
+/// Where snapshots' bytes are.
+pub trait SnapshotBytes: Send + Sync + Debug {
+    /// Deletes the bytes that only this snapshot needs. Idempotent: absent bytes are gone. Bytes
+    /// of runners elsewhere are theirs to delete: they count as gone.
+    fn delete(&self, snapshot: &SnapshotRow) -> Deleting;
+}
+
+/// No bytes are kept here.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Elsewhere;
+
+impl SnapshotBytes for Elsewhere {
+    fn delete(&self, _: &SnapshotRow) -> Deleting {
+        Box::pin(std::future::ready(BytesGone::Gone))
+    }
+}

@@ -1,0 +1,319 @@
+//! Forks of sessions, and how two sessions or a whole family compare.
+
+use longhaul_storage::{Order, PageLimit, ReadError, StreamHead, StreamId, View};
+use serde_json::{Map, Value, json};
+
+use super::reads::{here, named, not_found};
+use super::{Answer, Engine};
+use crate::checkpoint::plan::why_unusable;
+use crate::code::{Code, Rejection};
+use crate::codec;
+use crate::ids::{CheckpointId, EventId, SessionId};
+use crate::limits::PAGE_BYTES_MAX;
+use crate::reader::Class;
+use crate::rows;
+use crate::session::actor::{checkpoints, recover, state_at};
+use crate::session::checkpoints::{Checkpoint, SnapshotState};
+use crate::session::command::{Command, Fork, ForkedDisk, Request};
+use crate::session::payload::{RebuildReason, Selector, WorkspaceRef};
+use crate::session::projection::{Member, SessionRow};
+use crate::session::state::State;
+use crate::session::stored::header_of;
+
+/// Most members of a family that are shown.
+pub const FAMILY_MEMBERS_MAX: usize = 1_000;
+
+const ONE: PageLimit = PageLimit {
+    items_max: 1,
+    bytes_max: PAGE_BYTES_MAX,
+};
+
+/// What is asked of a fork.
+#[derive(Debug, Clone)]
+pub struct ForkRequest {
+    /// Who asks.
+    pub request: Request,
+    /// The session to fork.
+    pub source: SessionId,
+    /// Where.
+    pub selector: Selector,
+    /// Who the child acts as; `None` = as the source.
+    pub principal: Option<String>,
+    /// The child's pairs; `None` = the source's.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// Where two sessions part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Common {
+    /// The last shared position; 0 = none.
+    pub through_seq: u64,
+    /// Its event.
+    pub through_event_id: Option<EventId>,
+}
+
+/// A member of a family of forks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FamilyMember {
+    /// The session.
+    pub id: SessionId,
+    /// The session it was forked from, and the last shared position.
+    pub forked_from: Option<(SessionId, u64)>,
+    /// Its row; `None` = it was erased, and only its place is left.
+    pub row: Option<SessionRow>,
+}
+
+impl Engine {
+    /// Forks a session: a new one that shares the source's past up to the selected place, at the
+    /// same cost whatever the length of that past.
+    ///
+    /// # Errors
+    /// `event.not_found`, `checkpoint.not_found`, `runtime.checkpoint_expired`,
+    /// `runtime.snapshot_deleted`, `runtime.checkpoint_rejected`, `runtime.no_eligible_runner`;
+    /// those of [`Engine::command`].
+    pub async fn fork(&self, ask: ForkRequest) -> Result<Answer, Rejection> {
+        let child = self.new_session_id();
+        let (source, checkpoint) = self.boundary(&ask).await?;
+        let fork = Fork {
+            request: ask.request,
+            source,
+            selector: ask.selector,
+            principal: ask.principal,
+            metadata: ask.metadata,
+            checkpoint: checkpoint.map(|c| {
+                Box::new(ForkedDisk {
+                    checkpoint: c.created,
+                    adopted: None,
+                })
+            }),
+        };
+        self.command(child, Command::Fork(Box::new(fork))).await
+    }
+
+    /// The source at the selected place, and the checkpoint that was selected.
+    async fn boundary(
+        &self,
+        ask: &ForkRequest,
+    ) -> Result<(Box<State>, Option<Checkpoint>), Rejection> {
+        let (workspace, source) = (ask.request.workspace, ask.source);
+        if ask.selector == Selector::Head {
+            return Ok((self.state(workspace, source).await?, None));
+        }
+        let selector = ask.selector;
+        let now_ms = self.inner.door.clock.wall_ms();
+        let read = self.inner.read(Class::Session, move |view| {
+            let (head, _) = here(view, workspace, source)?;
+            let (seq, checkpoint) = match selector {
+                Selector::Head => (head.last_seq, None),
+                Selector::Seq(seq) => (seq, None),
+                Selector::EventId(id) => (id.seq(), None),
+                Selector::CheckpointId(id) => {
+                    let listed = checkpoints(view, source, head.last_seq)?;
+                    let Some(found) = listed.find(id) else {
+                        return Ok(Err(no_checkpoint(id)));
+                    };
+                    (found.created.through_sequence, Some((**found).clone()))
+                }
+            };
+            if let Err(why) = event_at(view, source, &head, seq, selector)? {
+                return Ok(Err(why));
+            }
+            if let Some(why) = checkpoint.as_ref().and_then(|c| unusable(c, now_ms)) {
+                return Ok(Err(why));
+            }
+            let state = Box::new(state_at(view, source, seq)?);
+            Ok(Ok((state, checkpoint)))
+        });
+        read.await.map_err(|e| named(e, source))?
+    }
+
+    /// The checkpoints of a session, newest first: metadata only.
+    ///
+    /// # Errors
+    /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
+    pub async fn checkpoints(
+        &self,
+        workspace: WorkspaceRef,
+        session: SessionId,
+    ) -> Result<Vec<Value>, Rejection> {
+        let state = self.state(workspace, session).await?;
+        let now_ms = self.inner.door.clock.wall_ms();
+        let listed = state.checkpoints.newest_first();
+        Ok(listed
+            .map(|c| {
+                let mut shown = (**c).clone();
+                // Over is over, also before its event is written.
+                if shown.holds_bytes() && shown.is_over(now_ms) {
+                    shown.snapshot_state = SnapshotState::Expired;
+                }
+                shown.json(session)
+            })
+            .collect())
+    }
+
+    /// Where two sessions of a workspace part: the length of the past they share.
+    ///
+    /// # Errors
+    /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
+    pub async fn common(
+        &self,
+        workspace: WorkspaceRef,
+        left: SessionId,
+        right: SessionId,
+    ) -> Result<Common, Rejection> {
+        let read = self.inner.read(Class::Page, move |view| {
+            let (a, _) = here(view, workspace, left)?;
+            let (b, _) = match here(view, workspace, right) {
+                Err(ReadError::NotFound) => return Ok(Err(not_found(right))),
+                other => other?,
+            };
+            let through_seq = shared(&a, &b);
+            let through_event_id = match through_seq {
+                0 => None,
+                seq => Some(id_at(view, left, seq)?),
+            };
+            Ok(Ok(Common {
+                through_seq,
+                through_event_id,
+            }))
+        });
+        read.await.map_err(|e| named(e, left))?
+    }
+
+    /// Everything forked from the same first session, in the order of their ids, the first one
+    /// foremost; at most [`FAMILY_MEMBERS_MAX`], and whether there are more.
+    ///
+    /// # Errors
+    /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
+    pub async fn family(
+        &self,
+        workspace: WorkspaceRef,
+        session: SessionId,
+    ) -> Result<(Vec<FamilyMember>, bool), Rejection> {
+        let read = self.inner.read(Class::Page, move |view| {
+            here(view, workspace, session)?;
+            let root = recover(view, session)?
+                .state
+                .forked
+                .map_or(session, |f| f.root);
+            let mut members = vec![member(view, workspace, root, None)?];
+            let limit = PageLimit {
+                items_max: FAMILY_MEMBERS_MAX,
+                bytes_max: PAGE_BYTES_MAX,
+            };
+            let found = view.rows(&rows::members(root), None, Order::Asc, limit)?;
+            let more = found.len() == FAMILY_MEMBERS_MAX;
+            for (_, value) in found {
+                let row: Member = codec::decode(&value)
+                    .map_err(|e| ReadError::Engine(format!("a family's row: {e}")))?;
+                let from = (row.forked.source, row.forked.boundary_seq);
+                members.push(member(view, workspace, row.id, Some(from))?);
+            }
+            Ok((members, more))
+        });
+        read.await.map_err(|e| named(e, session))
+    }
+}
+
+fn member(
+    view: &dyn View,
+    workspace: WorkspaceRef,
+    id: SessionId,
+    forked_from: Option<(SessionId, u64)>,
+) -> Result<FamilyMember, ReadError> {
+    let row = match here(view, workspace, id) {
+        Ok((_, row)) => Some(row),
+        Err(ReadError::Erased | ReadError::NotFound) => None,
+        Err(e) => return Err(e),
+    };
+    Ok(FamilyMember {
+        id,
+        forked_from,
+        row,
+    })
+}
+
+impl FamilyMember {
+    /// As shown.
+    pub fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "forked_from": self.forked_from.map(|(id, seq)| json!({"session_id": id, "boundary_seq": seq})),
+            "erased": self.row.is_none(),
+            "status": self.row.as_ref().map(|r| r.status),
+            "principal": self.row.as_ref().map(|r| r.principal.as_str()),
+            "created_at": self.row.as_ref().map(|r| crate::time::rfc3339(r.created_at_ms)),
+        })
+    }
+}
+
+/// The last position that two streams share: they are made of the same segments up to there.
+fn shared(a: &StreamHead, b: &StreamHead) -> u64 {
+    let mut through = 0;
+    for (x, y) in a.segments.iter().zip(&b.segments) {
+        if x.id != y.id {
+            break;
+        }
+        through = x.through.min(y.through);
+        if x.through != y.through {
+            break;
+        }
+    }
+    through.min(a.last_seq).min(b.last_seq)
+}
+
+fn no_checkpoint(id: CheckpointId) -> Rejection {
+    Rejection::new(
+        Code::CheckpointNotFound,
+        format!("there is no checkpoint {id} here"),
+    )
+}
+
+/// Why a checkpoint that was named cannot be used, if so.
+pub(crate) fn unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
+    let code = match why_unusable(c, now_ms)? {
+        RebuildReason::SnapshotDeleted => Code::SnapshotDeleted,
+        RebuildReason::CheckpointRejected => Code::CheckpointRejected,
+        _ => Code::CheckpointExpired,
+    };
+    let id = c.created.checkpoint_id;
+    Some(Rejection::new(code, format!("{id} gives no disk any more")))
+}
+
+fn id_at(view: &dyn View, session: SessionId, seq: u64) -> Result<EventId, ReadError> {
+    let stream = StreamId(session.0);
+    let damaged = |reason: String| ReadError::Damaged {
+        stream,
+        seq,
+        reason,
+    };
+    let found = view.records(stream, seq.saturating_sub(1), seq, Order::Asc, ONE)?;
+    let record = found
+        .first()
+        .ok_or_else(|| damaged("no record".to_owned()))?;
+    Ok(header_of(record).map_err(|e| damaged(e.to_string()))?.id)
+}
+
+/// The selected position must be one of the log's, and its event the named one.
+fn event_at(
+    view: &dyn View,
+    session: SessionId,
+    head: &StreamHead,
+    seq: u64,
+    selector: Selector,
+) -> Result<Result<(), Rejection>, ReadError> {
+    let absent = || {
+        let detail = format!("the log has the positions 1 to {}", head.last_seq);
+        Rejection::new(Code::EventNotFound, detail).with("last_seq", head.last_seq)
+    };
+    if seq == 0 || seq > head.last_seq {
+        return Ok(Err(absent()));
+    }
+    if let Selector::EventId(id) = selector
+        && id_at(view, session, seq)? != id
+    {
+        let detail = format!("{id} is no event of {session}");
+        return Ok(Err(Rejection::new(Code::EventNotFound, detail)));
+    }
+    Ok(Ok(()))
+}

@@ -1,0 +1,319 @@
+//! Checkpoints on the session's log: made, kept within their count, pinned, over.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::draft::{Draft, Emit, runner};
+use super::people::first_answer;
+use crate::code::{Code, Rejection};
+use crate::ids::{CheckpointId, EventId};
+use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState};
+use crate::session::command::{NewCheckpoint, PinCheckpoint, SettleCheckpoint};
+use crate::session::decision::{Decision, Reply, RowOp, SnapshotRow};
+use crate::session::event::{Cause, EventType, RunRef};
+use crate::session::facts::Facts;
+use crate::session::payload::{
+    Body, CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed,
+    CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, SnapshotRef,
+};
+use crate::session::state::{Answer, State};
+
+/// Where a checkpoint stands, and what for.
+pub(super) struct Stands {
+    pub(super) kind: CheckpointKind,
+    /// The last position it holds.
+    pub(super) through: Answer,
+    pub(super) run: Option<RunRef>,
+    /// Turns settled up to there.
+    pub(super) turn: u64,
+}
+
+/// Adds a checkpoint, and lets the oldest go if there are too many. Returns its id.
+pub(super) fn add(
+    draft: &mut Draft<'_>,
+    new: &NewCheckpoint,
+    stands: &Stands,
+) -> Option<CheckpointId> {
+    let now_ms = draft.env.now_ms;
+    let ttl_s_max = draft.env.limits.checkpoint_ttl_s;
+    let state = draft.state();
+    let about = state.about.clone()?;
+    let ttl_s = about
+        .checkpoint_ttl_s
+        .map_or(ttl_s_max, |t| t.min(ttl_s_max));
+    let ttl_ms = i64::try_from(ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
+    let usage = state.inherited_usage.plus(state.usage);
+    let parent = state.checkpoints.head().map(|c| c.created.checkpoint_id);
+    let author = runner(state);
+    let id = CheckpointId(draft.env.uuid());
+    let created = CheckpointCreated {
+        checkpoint_id: id,
+        kind: stands.kind,
+        run_id: stands.run.map(|r| r.id),
+        parent_checkpoint_id: parent,
+        through_sequence: stands.through.seq,
+        through_event_id: stands.through.id,
+        harness_revision: about.pin.harness_revision,
+        sandbox_profile_revision: about.pin.sandbox_profile_revision,
+        agent_deployment: about.pin.agent_deployment,
+        agent_deployment_revision_number: about.pin.agent_deployment_revision_number,
+        name: new.name.clone(),
+        metadata_json: new.metadata_json.clone(),
+        turn: stands.turn,
+        cumulative_usage: usage,
+        cursor: new.cursor.clone(),
+        resume: new.resume.clone(),
+        snapshot: new.snapshot.clone(),
+        generation: 0,
+        expires_at_ms: now_ms.saturating_add(ttl_ms),
+    };
+    snapshot_rows(
+        draft,
+        &new.snapshot,
+        new,
+        SnapshotKey::of(about.workspace, &new.snapshot),
+    );
+    let emit = if author.id.is_empty() {
+        Emit::system(stands.run)
+    } else {
+        Emit::by(author, stands.run)
+    };
+    draft.emit(
+        EventType::CheckpointCreated,
+        emit,
+        Body::CheckpointCreated(Box::new(created)),
+    );
+    prune(draft);
+    Some(id)
+}
+
+fn snapshot_rows(
+    draft: &mut Draft<'_>,
+    snapshot: &SnapshotRef,
+    new: &NewCheckpoint,
+    key: SnapshotKey,
+) {
+    let known = draft
+        .state()
+        .checkpoints
+        .newest_first()
+        .any(|c| c.holds_bytes() && c.created.snapshot == *snapshot);
+    if known {
+        draft.row(RowOp::HoldSnapshot(key));
+        return;
+    }
+    let row = SnapshotRow {
+        snapshot: snapshot.clone(),
+        manifest: new.manifest.clone().unwrap_or_default().to_vec(),
+    };
+    draft.row(RowOp::PutSnapshot(key, row));
+}
+
+/// How many checkpoints [`add`] lets go, and so how many events it writes after its own.
+pub(super) fn to_prune(state: &State, max: u32) -> Vec<CheckpointId> {
+    if max == 0 {
+        return Vec::new();
+    }
+    let counted = state.checkpoints.newest_first().filter(|c| !c.pinned);
+    counted
+        .skip(usize::try_from(max).unwrap_or(usize::MAX))
+        .map(|c| c.created.checkpoint_id)
+        .collect()
+}
+
+fn prune(draft: &mut Draft<'_>) {
+    let max = draft.env.limits.checkpoints_per_session_max;
+    for checkpoint_id in to_prune(draft.state(), max) {
+        let body = CheckpointDeleted {
+            checkpoint_id,
+            what: DeletedWhat::Checkpoint,
+        };
+        draft.emit(
+            EventType::CheckpointDeleted,
+            Emit::system(None),
+            Body::CheckpointDeleted(body),
+        );
+    }
+}
+
+/// A snapshot that was due and not taken.
+pub(super) fn failed(draft: &mut Draft<'_>, kind: CheckpointKind, reason: &str) {
+    let run = draft.run_ref();
+    let body = CheckpointFailed {
+        kind,
+        reason: reason.to_owned(),
+    };
+    draft.emit(
+        EventType::CheckpointFailed,
+        Emit::system(run),
+        Body::CheckpointFailed(body),
+    );
+}
+
+/// The checkpoint of a turn's end: it stands at the `run.settled` that follows in this commit,
+/// whose id is returned.
+pub(super) fn at_settlement(
+    draft: &mut Draft<'_>,
+    checkpoint: &SettleCheckpoint,
+    status_changes: bool,
+) -> Option<EventId> {
+    let new = match checkpoint {
+        SettleCheckpoint::Made(new) => new,
+        SettleCheckpoint::Failed(reason) => {
+            failed(draft, CheckpointKind::Settle, reason);
+            return None;
+        }
+    };
+    let max = draft.env.limits.checkpoints_per_session_max;
+    let state = draft.state();
+    // One more will be listed, so one more may have to go.
+    let goes = to_prune(state, max).len() as u64 + u64::from(is_full(state, max));
+    let seq = draft.last_seq() + 1 + goes + u64::from(status_changes) + 1;
+    let through = Answer {
+        seq,
+        id: EventId::with_seq(draft.env.uuid(), seq),
+    };
+    let turn = draft.state().turns.saturating_add(1);
+    let stands = Stands {
+        kind: CheckpointKind::Settle,
+        through,
+        run: draft.run_ref(),
+        turn,
+    };
+    add(draft, new, &stands)?;
+    Some(through.id)
+}
+
+/// Whether the count is reached, so that one more lets the oldest go.
+fn is_full(state: &State, max: u32) -> bool {
+    let counted = state
+        .checkpoints
+        .newest_first()
+        .filter(|c| !c.pinned)
+        .count();
+    max > 0 && counted >= usize::try_from(max).unwrap_or(usize::MAX)
+}
+
+/// Pins a checkpoint, or unpins it.
+pub(super) fn pin(
+    mut draft: Draft<'_>,
+    facts: &Facts,
+    command: &PinCheckpoint,
+) -> Result<Decision, Rejection> {
+    if let Some(decision) = first_answer(&draft, facts, &command.request)? {
+        return Ok(decision);
+    }
+    let (state, max) = (draft.base(), draft.env.limits.checkpoints_pinned_max);
+    let found = find(state, command.checkpoint)?;
+    let pinned = state
+        .checkpoints
+        .newest_first()
+        .filter(|c| c.pinned)
+        .count();
+    if found.pinned != command.pinned {
+        if command.pinned && pinned >= usize::try_from(max).unwrap_or(usize::MAX) {
+            let r = Rejection::new(Code::CheckpointsPinned, format!("{max} are pinned"));
+            return Err(r.with("pinned_max", max));
+        }
+        draft.caused_by(Cause::Request(command.request.request_id.to_string()));
+        let body = CheckpointPinned {
+            checkpoint_id: command.checkpoint,
+            pinned: command.pinned,
+        };
+        let emit = Emit::by(command.request.author.clone(), None);
+        draft.emit(
+            EventType::CheckpointPinned,
+            emit,
+            Body::CheckpointPinned(body),
+        );
+        prune(&mut draft);
+    }
+    let id = draft.base().id;
+    let shown = draft
+        .state()
+        .checkpoints
+        .find(command.checkpoint)
+        .map_or(Value::Null, |c| c.json(id));
+    Ok(draft.done_for(&command.request, Reply::json(200, &shown)))
+}
+
+/// The listed checkpoint of this id.
+pub(super) fn find(state: &State, id: CheckpointId) -> Result<&Checkpoint, Rejection> {
+    let found = state.checkpoints.find(id).map(|c| &**c);
+    found.ok_or_else(|| {
+        Rejection::new(
+            Code::CheckpointNotFound,
+            format!("there is no checkpoint {id} here"),
+        )
+    })
+}
+
+/// Says of every checkpoint whose time is over that it is, and of the one created at `due`
+/// whatever the wall clock says.
+pub(super) fn expire(draft: &mut Draft<'_>, due: Option<u64>) {
+    let now_ms = draft.env.now_ms;
+    let over = |c: &&Arc<Checkpoint>| c.holds_bytes() && (c.is_over(now_ms) || due == Some(c.seq));
+    let listed = draft.state().checkpoints.0.values();
+    let ids: Vec<CheckpointId> = listed
+        .filter(over)
+        .map(|c| c.created.checkpoint_id)
+        .collect();
+    for checkpoint_id in ids {
+        draft.emit(
+            EventType::CheckpointExpired,
+            Emit::system(None),
+            Body::CheckpointExpired(CheckpointExpired { checkpoint_id }),
+        );
+    }
+}
+
+/// A checkpoint that does not verify is never used again. Once is enough.
+pub(super) fn reject(draft: &mut Draft<'_>, id: CheckpointId, reason: &str) {
+    let open = draft
+        .state()
+        .checkpoints
+        .find(id)
+        .is_some_and(|c| c.rejected.is_none() && c.snapshot_state == SnapshotState::Live);
+    if open {
+        let run = draft.run_ref();
+        let body = CheckpointRejected {
+            checkpoint_id: id,
+            reason: reason.to_owned(),
+        };
+        draft.emit(
+            EventType::CheckpointRejected,
+            Emit::system(run),
+            Body::CheckpointRejected(body),
+        );
+    }
+}
+
+/// A runner's own checkpoint, in the middle of its run.
+pub(super) fn explicit(draft: &mut Draft<'_>, new: &NewCheckpoint) -> Reply {
+    let state = draft.state();
+    let through = state.run.as_ref().map(|r| r.at);
+    let turn = state.turns;
+    let stands = Stands {
+        kind: CheckpointKind::Explicit,
+        through: through.unwrap_or(Answer {
+            seq: state.last_seq,
+            id: state.last_id,
+        }),
+        run: draft.run_ref(),
+        turn,
+    };
+    let id = add(draft, new, &stands);
+    let expires = id.and_then(|id| {
+        let found = draft.state().checkpoints.find(id);
+        found.map(|c| crate::time::rfc3339(c.created.expires_at_ms))
+    });
+    Reply::json(
+        201,
+        &json!({
+            "checkpoint_id": id,
+            "through_sequence": stands.through.seq,
+            "expires_at": expires,
+        }),
+    )
+}
