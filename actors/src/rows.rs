@@ -43,6 +43,8 @@ pub const COLLECT: u8 = 15;
 pub const DOOMED: u8 = 16;
 /// Forks, by the first session of their family.
 pub const MEMBER: u8 = 17;
+/// Counted references to packs: by snapshots.
+pub const PACK_HOLDER: u8 = 18;
 
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
@@ -132,6 +134,16 @@ pub fn collect(id: SnapshotKey) -> Bytes {
 /// A snapshot about to go.
 pub fn doomed(id: SnapshotKey) -> Bytes {
     key(DOOMED, &[&id.0])
+}
+
+/// A reference to a pack of the server's own store by a snapshot.
+pub fn pack_holder(pack: [u8; 16], id: SnapshotKey) -> Bytes {
+    key(PACK_HOLDER, &[&pack, &id.0])
+}
+
+/// Prefix of a pack's references.
+pub fn pack_holders(pack: [u8; 16]) -> Bytes {
+    key(PACK_HOLDER, &[&pack])
 }
 
 /// A fork in its family.

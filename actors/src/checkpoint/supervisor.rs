@@ -149,6 +149,11 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
     if held(inner, key).await? {
         return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
     }
+    let mut gone = vec![
+        Delete(rows::snapshot(key)),
+        Delete(rows::doomed(key)),
+        forget(),
+    ];
     let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
     if let Some(bytes) = read.await? {
         let row: SnapshotRow = codec::decode(&bytes).map_err(|e| {
@@ -158,7 +163,7 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
             )
         })?;
         longhaul_storage::fault::point("collect::before_bytes");
-        match inner.bytes.delete(&row).await {
+        match inner.bytes.delete(key, &row).await {
             BytesGone::Gone => {}
             BytesGone::Later(why) => {
                 tracing::warn!(id = row.snapshot.id, why, "a snapshot's bytes stay for now");
@@ -166,16 +171,10 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
             }
         }
         longhaul_storage::fault::point("collect::after_bytes");
+        let packs = row.kept.into_iter().flat_map(|k| k.packs);
+        gone.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
     }
-    write(
-        inner,
-        vec![
-            Delete(rows::snapshot(key)),
-            Delete(rows::doomed(key)),
-            forget(),
-        ],
-    )
-    .await?;
+    write(inner, gone).await?;
     longhaul_storage::fault::point("collect::after_rows");
     Ok(())
 }

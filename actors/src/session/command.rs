@@ -134,9 +134,8 @@ pub struct PinCheckpoint {
 pub struct NewCheckpoint {
     /// The bytes, durable already.
     pub snapshot: SnapshotRef,
-    /// What the server's own store needs to read them; `None` = another's bytes, or a snapshot
-    /// that is known already.
-    pub manifest: Option<Bytes>,
+    /// What the server's own store needs to read them; `None` = they are another's.
+    pub kept: Option<Kept>,
     /// How the harness gets its own state back.
     pub resume: ResumeFrom,
     /// For people.
@@ -145,6 +144,15 @@ pub struct NewCheckpoint {
     pub metadata_json: String,
     /// The harness's own place, opaque.
     pub cursor: Option<String>,
+}
+
+/// How the server's own store finds a snapshot's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Kept {
+    /// The store's own description.
+    pub manifest: Vec<u8>,
+    /// The packs that hold the bytes. They are counted.
+    pub packs: Vec<[u8; 16]>,
 }
 
 /// What became of the snapshot at the end of a turn.

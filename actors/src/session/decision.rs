@@ -4,6 +4,7 @@ use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
 use super::checkpoints::SnapshotKey;
+use super::command::Kept;
 use super::event::NewEvent;
 use super::facts::{EndedClaim, Receipt, StoredCall};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
@@ -45,8 +46,8 @@ pub enum RowOp {
 pub struct SnapshotRow {
     /// As its provider knows it.
     pub snapshot: SnapshotRef,
-    /// What the server's own store needs to read it; empty = the bytes are another's.
-    pub manifest: Vec<u8>,
+    /// How the server's own store finds it; `None` = the bytes are another's.
+    pub kept: Option<Kept>,
 }
 
 /// An answer on the wire.

@@ -282,6 +282,8 @@ pub(super) fn row_changes(
             }
             RowOp::PutSnapshot(key, row) => {
                 out.push(Put(rows::snapshot(*key), codec::encode(row)));
+                let packs = row.kept.iter().flat_map(|k| &k.packs);
+                out.extend(packs.map(|p| Put(rows::pack_holder(*p, *key), Bytes::new())));
             }
             // A condition only.
             RowOp::HoldSnapshot(_) => {}

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::claim::take;
 use super::draft::{Draft, Emit, agent, runner};
-use super::{checkpoint, not_found, park, turn};
+use super::{checkpoint, not_found, park, people, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
 use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
@@ -50,6 +50,8 @@ pub(super) fn call(
                 return Err(not_ready(run, "checkpoint"));
             }
             draft.room_for(1)?;
+            let metadata = serde_json::from_str(&new.metadata_json).unwrap_or_default();
+            people::check_metadata(&metadata, draft.env.limits)?;
             checkpoint::explicit(&mut draft, new)
         }
         Verb::RejectCheckpoint { checkpoint, reason } => {

@@ -9,7 +9,7 @@ use super::people::first_answer;
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, EventId};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState};
-use crate::session::command::{NewCheckpoint, PinCheckpoint, SettleCheckpoint};
+use crate::session::command::{Kept, NewCheckpoint, PinCheckpoint, SettleCheckpoint};
 use crate::session::decision::{Decision, Reply, RowOp, SnapshotRow};
 use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::Facts;
@@ -46,6 +46,9 @@ pub(super) fn add(
     let usage = state.inherited_usage.plus(state.usage);
     let parent = state.checkpoints.head().map(|c| c.created.checkpoint_id);
     let author = runner(state);
+    let mut snapshot = new.snapshot.clone();
+    // Whoever took it has it.
+    snapshot.runner_id = snapshot.runner_id.or(state.claim().map(|c| c.runner));
     let id = CheckpointId(draft.env.uuid());
     let created = CheckpointCreated {
         checkpoint_id: id,
@@ -64,16 +67,12 @@ pub(super) fn add(
         cumulative_usage: usage,
         cursor: new.cursor.clone(),
         resume: new.resume.clone(),
-        snapshot: new.snapshot.clone(),
+        snapshot: snapshot.clone(),
         generation: 0,
         expires_at_ms: now_ms.saturating_add(ttl_ms),
     };
-    snapshot_rows(
-        draft,
-        &new.snapshot,
-        new,
-        SnapshotKey::of(about.workspace, &new.snapshot),
-    );
+    let key = SnapshotKey::of(about.workspace, &snapshot);
+    snapshot_rows(draft, key, snapshot, new.kept.clone());
     let emit = if author.id.is_empty() {
         Emit::system(stands.run)
     } else {
@@ -90,24 +89,20 @@ pub(super) fn add(
 
 fn snapshot_rows(
     draft: &mut Draft<'_>,
-    snapshot: &SnapshotRef,
-    new: &NewCheckpoint,
     key: SnapshotKey,
+    snapshot: SnapshotRef,
+    kept: Option<Kept>,
 ) {
     let known = draft
         .state()
         .checkpoints
         .newest_first()
-        .any(|c| c.holds_bytes() && c.created.snapshot == *snapshot);
-    if known {
-        draft.row(RowOp::HoldSnapshot(key));
-        return;
-    }
-    let row = SnapshotRow {
-        snapshot: snapshot.clone(),
-        manifest: new.manifest.clone().unwrap_or_default().to_vec(),
-    };
-    draft.row(RowOp::PutSnapshot(key, row));
+        .any(|c| c.holds_bytes() && c.created.snapshot == snapshot);
+    draft.row(if known {
+        RowOp::HoldSnapshot(key)
+    } else {
+        RowOp::PutSnapshot(key, SnapshotRow { snapshot, kept })
+    });
 }
 
 /// How many checkpoints [`add`] lets go, and so how many events it writes after its own.
