@@ -263,6 +263,12 @@ impl Config {
         }
     }
 
+    /// Where snapshots of `dir` sandboxes are kept: part of the data folder, so that one copy of
+    /// it holds everything.
+    pub fn snapshot_dir(&self) -> PathBuf {
+        self.storage.data_dir.join("snapshots")
+    }
+
     /// Where `dir` sandboxes are made: never inside the log's folder.
     pub fn sandbox_dir(&self) -> PathBuf {
         self.runner.sandbox_dir.clone().unwrap_or_else(|| {

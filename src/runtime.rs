@@ -21,6 +21,7 @@ use crate::config::{Config, StorageEngine};
 use crate::error::{Error, OpenError};
 use crate::handle::{Deployment, NewSession, SessionHandle};
 use crate::runner::{self, Extensions};
+use crate::snapshots::{Snapshots, SnapshotsHandle};
 use crate::telemetry;
 
 pub use claims::{VERBS, claims_body};
@@ -44,6 +45,9 @@ struct Parts {
     engine: Engine,
     catalog: Catalog,
     gate: Gate,
+    snapshots: Arc<Snapshots>,
+    /// Holds the snapshots of a log in memory.
+    _temporary: Option<tempfile::TempDir>,
     stopping: watch::Sender<bool>,
     runner: Mutex<Option<runner::builtin::BuiltIn>>,
 }
@@ -111,7 +115,15 @@ impl Builder {
             None => open_log(&config).await?,
         };
         let door = door.unwrap_or_else(Door::system);
-        let started = Engine::start(Arc::clone(&log), door.clone(), config.engine());
+        let (snapshots, temporary) = match open_snapshots(&config, &log, &door).await {
+            Ok(both) => both,
+            Err(reason) => {
+                off_thread(move || log.close()).await;
+                return Err(OpenError::Snapshots(reason));
+            }
+        };
+        let bytes = Arc::new(SnapshotsHandle(Arc::clone(&snapshots)));
+        let started = Engine::start_with(Arc::clone(&log), door.clone(), config.engine(), bytes);
         let engine = match started {
             Ok(engine) => engine,
             Err(refused) => {
@@ -135,6 +147,8 @@ impl Builder {
             engine,
             catalog,
             gate,
+            snapshots,
+            _temporary: temporary,
             stopping,
             runner,
         };
@@ -160,6 +174,30 @@ async fn open_log(config: &Config) -> Result<Arc<dyn Log>, OpenError> {
     let opened = off_thread(move || RocksLog::open(&storage.data_dir, storage.options())).await;
     let log: Arc<RocksLog> = opened.ok_or(OpenError::Died)??;
     Ok(log)
+}
+
+/// Snapshots of a log in memory are in a temporary folder.
+async fn open_snapshots(
+    config: &Config,
+    log: &Arc<dyn Log>,
+    door: &Door,
+) -> Result<(Arc<Snapshots>, Option<tempfile::TempDir>), String> {
+    let temporary = match config.storage.engine {
+        StorageEngine::Memory => {
+            let made = tempfile::Builder::new()
+                .prefix("longhaul-snapshots-")
+                .tempdir();
+            Some(made.map_err(|e| e.to_string())?)
+        }
+        StorageEngine::Rocks => None,
+    };
+    let folder = temporary
+        .as_ref()
+        .map_or_else(|| config.snapshot_dir(), |t| t.path().to_owned());
+    let (log, door) = (Arc::clone(log), door.clone());
+    let opened = off_thread(move || Snapshots::open(&folder, log, door)).await;
+    let snapshots = opened.ok_or("the opening thread died")??;
+    Ok((Arc::new(snapshots), temporary))
 }
 
 impl Runtime {
@@ -207,6 +245,11 @@ impl Runtime {
         let mut stopping = self.parts.stopping.subscribe();
         // The sender lives in `parts`, so this ends with the flag.
         let _ = stopping.wait_for(|stop| *stop).await;
+    }
+
+    /// The store of `dir` sandboxes' snapshots.
+    pub(crate) fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.parts.snapshots
     }
 
     pub(crate) fn stop_signal(&self) -> watch::Receiver<bool> {

@@ -114,6 +114,8 @@ codes! {
     SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
     NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
     CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
+    CloneFailed = "runtime.clone_failed", 502, Fault, "The runner could not copy the fork's disk.", "See `detail`; try again, or fork from the event.";
+    CloneNotFound = "clone.not_found", 404, Refused, "There is no such clone.", "It was answered, or nobody waits for it any more.";
     Busy = "runtime.busy", 503, Full, "A queue inside the server is full.", "Try again after Retry-After.";
     Stopped = "runtime.stopped", 503, Stopped, "The server, or a part it needs, is stopped.", "Try again later, or on another server.";
     Internal = "runtime.internal", 500, Fault, "The server failed.", "Report it with the request id.";

@@ -4,6 +4,7 @@
 //! every method here works wherever it is awaited.
 
 pub mod claims;
+pub(crate) mod clones;
 pub mod config;
 pub(crate) mod directory;
 pub(crate) mod drain;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 use longhaul_storage::Log;
 
-pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard};
+pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard, Offered};
 pub use config::EngineConfig;
 pub use forks::{Common, FamilyMember, ForkRequest};
 pub use health::{Health, Stats};

@@ -48,12 +48,13 @@ pub enum Harness {
 }
 
 /// When checkpoints are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointMode {
     /// Never.
-    #[default]
     Off,
+    /// When a turn settles.
+    Settle,
 }
 
 /// `script`.
@@ -64,9 +65,9 @@ pub struct ScriptProfile {
     /// `question`, `approval`, `custom_tool`, `usage` or `fail`.
     #[schema(value_type = Vec<Object>)]
     pub steps: Vec<Step>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// `process`.
@@ -78,9 +79,9 @@ pub struct ProcessProfile {
     /// Variables added to its environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// `external`.
@@ -91,9 +92,9 @@ pub struct ExternalProfile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub config: Option<Box<RawValue>>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// A harness of the host's own, by the kind it registered.

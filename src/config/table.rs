@@ -117,6 +117,7 @@ pub const SETTINGS: &[Setting] = &[
     s("runner.process_network", Kind::Bool, "false", "Whether a `process` harness (not the commands of others) reaches the network."),
     n("runner.line_bytes_max", "bytes", "8388608", "Longest line of a `process` harness."),
     n("runner.drain_s_max", "s", "5", "How long attempts have to let go when the runner stops."),
+    n("runner.snapshot_s_max", "s", "300", "How long one snapshot may take; without it the turn settles without a checkpoint."),
 ];
 
 /// docs/configuration.md.

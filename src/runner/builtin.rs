@@ -99,7 +99,7 @@ async fn work(
     };
     let opened = DirProvider::open(folder, config.runner.clone(), door.clone()).await;
     let provider = match opened {
-        Ok(provider) => provider,
+        Ok(provider) => provider.with_snapshots(Arc::clone(runtime.snapshots())),
         Err(error) => return drop(started.send(Err(error.to_string()))),
     };
     if let Err(error) = api.enrol().await {

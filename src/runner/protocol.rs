@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use longhaul_actors::session::command::SettleCheckpoint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -142,6 +143,39 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         wait: Duration,
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>>;
+
+    /// As [`ClaimApi::call`], with a snapshot in the server's own store, or why there is none.
+    /// Only a runner in the server's process has such; others make the plain call.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn call_with<'a>(
+        &'a self,
+        token: &'a str,
+        verb: &'a str,
+        body: &'a Value,
+        _snapshot: &'a SettleCheckpoint,
+    ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
+        self.call(token, verb, Duration::ZERO, body)
+    }
+
+    /// Whether snapshots of this runner's sandboxes go to the server's own store.
+    fn keeps_snapshots(&self) -> bool {
+        false
+    }
+
+    /// Says that the checkpoint of the resume plan does not verify, for good.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn reject_checkpoint<'a>(
+        &'a self,
+        _token: &'a str,
+        _checkpoint_id: &'a str,
+        _reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Reads the log of a session that this runner works on.
     ///

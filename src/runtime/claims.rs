@@ -7,7 +7,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{Answer, ClaimGrant};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
-use longhaul_actors::session::command::{Bearer, Verb};
+use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
 use serde_json::{Value, json};
@@ -18,11 +18,12 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-pub const VERBS: [&str; 7] = [
+pub const VERBS: [&str; 8] = [
     "ready",
     "heartbeat",
     "events",
     "inputs",
+    "checkpoint",
     "park",
     "settle",
     "release",
@@ -64,6 +65,36 @@ impl Runtime {
         }
         self.engine()
             .attempt(by, token, n, verb, wait)
+            .instrument(span)
+            .await
+    }
+
+    /// `settle` or `checkpoint` of the runner in this process, with a snapshot in the server's own
+    /// store (or why there is none).
+    ///
+    /// # Errors
+    /// As [`Runtime::claim_call`].
+    pub(crate) async fn claim_call_with(
+        &self,
+        token: &str,
+        verb: &str,
+        body: &[u8],
+        snapshot: &SettleCheckpoint,
+    ) -> Result<Answer, Rejection> {
+        let token =
+            ClaimToken::parse(token).map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
+        let (n, mut parsed) = parse_attempt(verb, body)?;
+        match (&mut parsed, snapshot) {
+            (Verb::Settle(settle), snapshot) => settle.checkpoint = Some(snapshot.clone()),
+            (Verb::Checkpoint(new), SettleCheckpoint::Made(made)) => {
+                new.snapshot = made.snapshot.clone();
+                new.kept.clone_from(&made.kept);
+            }
+            _ => {}
+        }
+        let span = tracing::debug_span!("claim_call", session = %token.session, verb);
+        self.engine()
+            .attempt(Bearer::Trusted, token, n, parsed, Duration::ZERO)
             .instrument(span)
             .await
     }

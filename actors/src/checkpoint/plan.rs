@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ids::RunnerId;
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
-use crate::session::payload::{RebuildReason, ResumePlan};
+use crate::session::payload::{Adopted, RebuildReason, ResumePlan};
 use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
@@ -19,7 +19,9 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
             through_sequence: created.through_sequence,
             events_after: state.last_seq.saturating_sub(created.through_sequence),
             missing: Vec::new(),
-            sandbox_ref: None,
+            sandbox_ref: adopted(state)
+                .filter(|a| a.runner == runner)
+                .map(|a| a.sandbox_ref.clone()),
         };
     }
     if !state.ever_started && !state.ever_checkpointed {
@@ -37,6 +39,22 @@ pub fn newest_usable(state: &State, now_ms: i64) -> Option<&Arc<Checkpoint>> {
         .checkpoints
         .newest_first()
         .find(|c| why_unusable(c, now_ms).is_none())
+}
+
+/// The copy that a runner made for this fork, while the fork has not run on it yet.
+fn adopted(state: &State) -> Option<&Adopted> {
+    let forked = state.forked.as_ref().filter(|_| !state.started_here);
+    forked.and_then(|f| f.adopted.as_ref())
+}
+
+/// The runner that a queued run is kept for, for a while: it alone has the disk, or it made the
+/// fork's copy.
+pub fn wanted_runner(state: &State) -> Option<RunnerId> {
+    let copied = adopted(state).map(|a| a.runner);
+    copied.or_else(|| {
+        let usable = newest_usable(state, i64::MIN)?;
+        owner(&usable.created.snapshot)
+    })
 }
 
 fn reachable(c: &Checkpoint, runner: RunnerId) -> bool {

@@ -36,6 +36,10 @@ pub struct EngineConfig {
     pub claims_paused: bool,
     /// How long a runner counts as live after its last call, seconds.
     pub runner_live_s: u64,
+    /// How long a run whose disk only one runner has waits for that runner, seconds.
+    pub host_wait_s: u64,
+    /// How long a fork waits for the copy of its disk, seconds.
+    pub clone_s_max: u64,
     /// Enrolled runners.
     pub runners_max: usize,
     /// Long polls for claims that wait.
@@ -69,6 +73,8 @@ impl Default for EngineConfig {
             followers_max: 10_000,
             claims_paused: false,
             runner_live_s: 60,
+            host_wait_s: 60,
+            clone_s_max: 60,
             runners_max: 10_000,
             polls_max: 10_000,
             receipt_ttl_s: 7 * 24 * 3_600,

@@ -8,6 +8,7 @@ use actix::prelude::SendError;
 use longhaul_storage::{Log, ReadError, View};
 use tokio::sync::oneshot;
 
+use super::clones::OpenClones;
 use super::config::EngineConfig;
 use super::directory::{Directory, Pushed, Queued, ReplyTo, Slot, spread};
 use super::drain::Drain;
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub(crate) drain: Arc<Drain>,
     pub(crate) metrics: Metrics,
     pub(crate) liveness: Liveness,
+    /// Copies of disks for forks in progress.
+    pub(crate) clones: OpenClones,
     /// Where snapshots' bytes are.
     pub(crate) bytes: Arc<dyn SnapshotBytes>,
     /// Live claims watched here.
@@ -124,6 +127,7 @@ impl Inner {
             log,
             door,
             config,
+            clones: OpenClones::default(),
             bytes,
             directory: Directory::new(),
             drain: Arc::default(),

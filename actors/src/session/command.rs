@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::event::{Author, EventType};
 use super::payload::{
-    Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector, SnapshotRef,
-    Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector,
+    SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
@@ -107,15 +107,6 @@ pub struct ForkedDisk {
     pub checkpoint: CheckpointCreated,
     /// The copy that a runner made, by its own name, and which runner.
     pub adopted: Option<Adopted>,
-}
-
-/// A copy of a disk that a runner made for a fork.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Adopted {
-    /// Who has it.
-    pub runner: RunnerId,
-    /// Its name for it.
-    pub sandbox_ref: String,
 }
 
 /// Pins a checkpoint, or unpins it.

@@ -154,6 +154,7 @@ fn forked(state: &mut State, event: &Event, b: &SessionForked) {
         source: b.source_session_id,
         root: b.root_session_id,
         boundary_seq: b.boundary_seq,
+        adopted: b.adopted.clone(),
     });
     if let Some(about) = &mut state.about {
         about.principal.clone_from(&b.principal);

@@ -12,7 +12,7 @@ pub use checkpoint::{
     CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed, CheckpointKind,
     CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, Retention, SnapshotRef,
 };
-pub use lineage::{Selector, SessionForked};
+pub use lineage::{Adopted, Selector, SessionForked};
 
 use super::event::EventType;
 use super::status::Status;

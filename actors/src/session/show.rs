@@ -39,7 +39,7 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "budget": about.budget,
         "budget_exceeded": state.budget_exceeded(),
         "untaken_inputs": state.untaken_count(),
-        "forked_from": state.forked.map(|f| json!({
+        "forked_from": state.forked.as_ref().map(|f| json!({
             "session_id": f.source,
             "boundary_seq": f.boundary_seq,
         })),

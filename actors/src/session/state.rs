@@ -6,7 +6,8 @@ use bincode::{Decode, Encode};
 
 use super::checkpoints::Checkpoints;
 use super::payload::{
-    Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn, WorkspaceRef,
+    Adopted, Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn,
+    WorkspaceRef,
 };
 use super::status::Status;
 use crate::ids::{EventId, RunId, RunnerId, SessionId, TokenDigest};
@@ -76,7 +77,7 @@ pub struct About {
 }
 
 /// Where a fork comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Forked {
     /// The session it was forked from.
     pub source: SessionId,
@@ -84,6 +85,8 @@ pub struct Forked {
     pub root: SessionId,
     /// The last shared position.
     pub boundary_seq: u64,
+    /// The copy of the disk that a runner made for it; until its first run is ready.
+    pub adopted: Option<Adopted>,
 }
 
 /// A contiguous tail of messages not yet taken.

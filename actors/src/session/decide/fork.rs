@@ -44,7 +44,7 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
     draft.caused_by(Cause::Request(f.request.request_id.to_string()));
     let forked = SessionForked {
         source_session_id: f.source.id,
-        root_session_id: base.forked.map_or(f.source.id, |l| l.root),
+        root_session_id: base.forked.as_ref().map_or(f.source.id, |l| l.root),
         selector: f.selector,
         boundary_seq: base.last_seq,
         boundary_event_id: base.last_id,
@@ -53,6 +53,7 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
             .clone()
             .unwrap_or_else(|| about.principal.clone()),
         metadata,
+        adopted: f.checkpoint.as_ref().and_then(|c| c.adopted.clone()),
     };
     let id = draft.emit(
         EventType::SessionForked,
