@@ -114,6 +114,17 @@ codes! {
     SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
     NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
     CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
+    SessionBusy = "runtime.session_busy", 409, Full, "A turn or another operation is under way.", "Try again after Retry-After.";
+    AlreadyPaused = "runtime.already_paused", 409, Refused, "The runtime is paused already.", "Resume it first.";
+    NotPaused = "runtime.not_paused", 409, Refused, "The runtime is not paused.", "Only a paused runtime is resumed; a parked run is answered.";
+    RuntimePaused = "runtime.paused", 409, Refused, "The runtime is paused.", "Resume it first.";
+    UnsupportedBackend = "runtime.unsupported_backend", 501, Refused, "The session's sandbox cannot do that here.", "Use a `dir` sandbox of the server's own runner.";
+    OperationTimeout = "runtime.operation_timeout", 504, Stopped, "The operation took too long.", "Try again with less to do.";
+    SnapshotShared = "snapshot.shared", 409, Refused, "Other live checkpoints share the snapshot.", "Say `force: true` to delete it for all of `checkpoint_ids`.";
+    SandboxPathInvalid = "sandbox.path_invalid", 422, Refused, "The path does not lead to a place inside the sandbox.", "Use a path relative to the sandbox's root, not through links that lead out.";
+    SandboxNotFound = "sandbox.not_found", 404, Refused, "There is no such file in the sandbox.", "List the folder.";
+    SandboxTooLarge = "sandbox.file_too_large", 413, Refused, "The file is larger than the limit.", "Read it in parts with a command.";
+    SandboxFailed = "sandbox.failed", 500, Fault, "The sandbox failed.", "See `detail`.";
     CloneFailed = "runtime.clone_failed", 502, Fault, "The runner could not copy the fork's disk.", "See `detail`; try again, or fork from the event.";
     CloneNotFound = "clone.not_found", 404, Refused, "There is no such clone.", "It was answered, or nobody waits for it any more.";
     Busy = "runtime.busy", 503, Full, "A queue inside the server is full.", "Try again after Retry-After.";

@@ -12,6 +12,7 @@ pub mod forks;
 pub mod health;
 pub(crate) mod inner;
 pub(crate) mod metrics;
+pub mod operations;
 pub mod outcome;
 pub mod reads;
 mod start;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::code::{Code, Rejection};
 use crate::ids::RunnerId;
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
 use crate::session::payload::{Adopted, RebuildReason, ResumePlan};
@@ -9,6 +10,9 @@ use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
 pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
+    if state.now.attached.is_some() {
+        return ResumePlan::Attached;
+    }
     let usable = newest_usable(state, now_ms);
     if let Some(c) = usable.filter(|c| reachable(c, runner)) {
         let created = &c.created;
@@ -50,8 +54,9 @@ fn adopted(state: &State) -> Option<&Adopted> {
 /// The runner that a queued run is kept for, for a while: it alone has the disk, or it made the
 /// fork's copy.
 pub fn wanted_runner(state: &State) -> Option<RunnerId> {
+    let attached = state.now.attached.map(|a| a.runner);
     let copied = adopted(state).map(|a| a.runner);
-    copied.or_else(|| {
+    attached.or(copied).or_else(|| {
         let usable = newest_usable(state, i64::MIN)?;
         owner(&usable.created.snapshot)
     })
@@ -70,6 +75,23 @@ pub fn why_unusable(c: &Checkpoint, now_ms: i64) -> Option<RebuildReason> {
         SnapshotState::Live if c.rejected.is_some() => Some(RebuildReason::CheckpointRejected),
         SnapshotState::Live => None,
     }
+}
+
+/// The plan of an operation in this process: as [`plan()`] for whoever has the disk.
+pub fn plan_anywhere(state: &State, now_ms: i64) -> ResumePlan {
+    let owner = newest_usable(state, now_ms).and_then(|c| owner(&c.created.snapshot));
+    plan(state, owner.unwrap_or(RunnerId([0; 16])), now_ms)
+}
+
+/// Why a checkpoint that was named cannot be used at `now_ms`, if so.
+pub fn why_named_unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
+    let code = match why_unusable(c, now_ms)? {
+        RebuildReason::SnapshotDeleted => Code::SnapshotDeleted,
+        RebuildReason::CheckpointRejected => Code::CheckpointRejected,
+        _ => Code::CheckpointExpired,
+    };
+    let id = c.created.checkpoint_id;
+    Some(Rejection::new(code, format!("{id} gives no disk any more")))
 }
 
 /// Why there is no disk, given that there is none.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::clones::Copied;
 use super::reads::{here, named, not_found};
 use super::{Answer, Engine};
-use crate::checkpoint::plan::why_unusable;
+use crate::checkpoint::plan::why_named_unusable;
 use crate::code::{Code, Rejection};
 use crate::codec;
 use crate::dispatch::clones::CloneOffer;
@@ -18,7 +18,7 @@ use crate::session::actor::{checkpoints, recover, state_at};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{RebuildReason, Selector, WorkspaceRef};
+use crate::session::payload::{Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
 use crate::session::state::State;
 use crate::session::stored::header_of;
@@ -169,7 +169,10 @@ impl Engine {
             if let Err(why) = event_at(view, source, &head, seq, selector)? {
                 return Ok(Err(why));
             }
-            if let Some(why) = checkpoint.as_ref().and_then(|c| unusable(c, now_ms)) {
+            if let Some(why) = checkpoint
+                .as_ref()
+                .and_then(|c| why_named_unusable(c, now_ms))
+            {
                 return Ok(Err(why));
             }
             let state = Box::new(state_at(view, source, seq)?);
@@ -318,17 +321,6 @@ fn no_checkpoint(id: CheckpointId) -> Rejection {
         Code::CheckpointNotFound,
         format!("there is no checkpoint {id} here"),
     )
-}
-
-/// Why a checkpoint that was named cannot be used, if so.
-pub(crate) fn unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
-    let code = match why_unusable(c, now_ms)? {
-        RebuildReason::SnapshotDeleted => Code::SnapshotDeleted,
-        RebuildReason::CheckpointRejected => Code::CheckpointRejected,
-        _ => Code::CheckpointExpired,
-    };
-    let id = c.created.checkpoint_id;
-    Some(Rejection::new(code, format!("{id} gives no disk any more")))
 }
 
 fn id_at(view: &dyn View, session: SessionId, seq: u64) -> Result<EventId, ReadError> {

@@ -165,8 +165,10 @@ impl SessionActor {
     }
 
     fn reloaded(&mut self, from: Recovered, ctx: &mut Context<Self>) {
-        self.working.clone_from(&from.state);
+        let now = self.committed.now;
         self.committed = from.state;
+        self.committed.now = now;
+        self.working.clone_from(&self.committed);
         self.last_hash = from.last_hash;
         self.snapshot_seq = from.snapshot_seq;
         self.numbers = None;
@@ -277,7 +279,11 @@ impl Handler<Rest> for SessionActor {
     type Result = ();
     fn handle(&mut self, _: Rest, _: &mut Self::Context) {
         // A live claim is watched from here; a follower's ring is filled from here.
-        let needed = self.watched.is_some() || self.inner.feed.channel(self.slot.id).is_some();
+        let now = &self.committed.now;
+        let needed = self.watched.is_some()
+            || self.inner.feed.channel(self.slot.id).is_some()
+            || now.operation.is_some()
+            || now.attached.is_some();
         if !self.busy && !needed {
             self.ask_to_leave();
         }

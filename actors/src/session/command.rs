@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::event::{Author, EventType};
+use super::operation::Operate;
 use super::payload::{
     Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector,
     SnapshotRef, Usage, WorkspaceRef,
@@ -31,6 +32,8 @@ pub enum Command {
     Erase(Request),
     /// Starts a session as a fork of another one's prefix.
     Fork(Box<Fork>),
+    /// A step of an operation on the sandbox from outside a run.
+    Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
     Pin(PinCheckpoint),
     /// Gives the queued run to a runner (asked by the dispatcher only).

@@ -6,6 +6,7 @@ mod claim;
 mod draft;
 mod expire;
 mod fork;
+mod operate;
 mod park;
 mod people;
 mod turn;
@@ -19,6 +20,7 @@ use crate::env::Env;
 use draft::Draft;
 
 pub use fork::base_of;
+pub use operate::{is_paused, record};
 pub use people::erased_reply;
 
 /// Decides one command.
@@ -35,6 +37,7 @@ pub fn decide(
     match command {
         Command::Create(c) => people::create(draft, facts, c),
         Command::Fork(f) => fork::fork(draft, facts, f),
+        Command::Operate(o) => operate::operate(draft, facts, o),
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
         Command::Complete(r) => people::complete(draft, facts, r),
@@ -90,6 +93,8 @@ impl Decision {
             rows: Vec::new(),
             reply,
             granted: None,
+            begun: None,
+            refused: None,
             erase: false,
         }
     }

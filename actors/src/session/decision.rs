@@ -7,8 +7,10 @@ use super::checkpoints::SnapshotKey;
 use super::command::Kept;
 use super::event::NewEvent;
 use super::facts::{EndedClaim, Receipt, StoredCall};
+use super::operation::{Attached, Begun, Operation};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
 use super::state::Answer;
+use crate::code::Rejection;
 use crate::ids::{RunId, TokenDigest};
 
 /// A decision. Nothing of it is true before its commit.
@@ -22,6 +24,10 @@ pub struct Decision {
     pub reply: Reply,
     /// What a claim granted.
     pub granted: Option<Granted>,
+    /// What an operation works with.
+    pub begun: Option<Box<Begun>>,
+    /// The answer, where what was asked is refused although something is written.
+    pub refused: Option<Rejection>,
     /// Whether the stream is erased by this.
     pub erase: bool,
 }
@@ -37,6 +43,10 @@ pub enum RowOp {
     PutSnapshot(SnapshotKey, SnapshotRow),
     /// A snapshot that is there already must still be, and not about to go.
     HoldSnapshot(SnapshotKey),
+    /// Whose operation is under way: in memory only.
+    Operation(Option<Operation>),
+    /// The sandbox that is attached: in memory only, its folder is the provider's to keep.
+    Attached(Option<Attached>),
     /// The claim is over: its numbered answers go, its end is kept.
     Ended(TokenDigest, EndedClaim),
 }

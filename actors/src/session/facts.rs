@@ -148,6 +148,7 @@ pub fn needs(state: &State, command: &Command) -> Needs {
             }
         }
         Command::Fork(f) => needs.receipt = f.request.receipt.map(|r| r.scope),
+        Command::Operate(o) => needs.receipt = o.request.receipt.map(|r| r.scope),
         Command::Pin(p) => needs.receipt = p.request.receipt.map(|r| r.scope),
         Command::Complete(r) | Command::Cancel(r) | Command::Erase(r) => {
             needs.receipt = r.receipt.map(|r| r.scope);

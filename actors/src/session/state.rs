@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bincode::{Decode, Encode};
 
 use super::checkpoints::Checkpoints;
+use super::operation::{Attached, Operation};
 use super::payload::{
     Adopted, Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn,
     WorkspaceRef,
@@ -55,6 +56,8 @@ pub struct State {
     pub turns: u64,
     /// Its checkpoints.
     pub checkpoints: Checkpoints,
+    /// What is not folded from the log, and gone with the process.
+    pub now: Now,
     /// The greatest limit mark (percent) already warned of.
     pub warned_percent: u8,
 }
@@ -74,6 +77,15 @@ pub struct About {
     pub budget: Option<Budget>,
     /// How long its checkpoints live, where its workspace shortens that, seconds.
     pub checkpoint_ttl_s: Option<u64>,
+}
+
+/// What is true of a session in this process only. It encodes as nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Now {
+    /// Whose operation is under way.
+    pub operation: Option<Operation>,
+    /// The sandbox that an operation left.
+    pub attached: Option<Attached>,
 }
 
 /// Where a fork comes from.
@@ -302,6 +314,7 @@ impl State {
             inherited_usage: Usage::default(),
             turns: 0,
             checkpoints: Checkpoints::default(),
+            now: Now::default(),
             warned_percent: 0,
         }
     }
@@ -343,3 +356,5 @@ impl LiveRun {
         }
     }
 }
+
+crate::codec::encodes_as_nothing!(Now);

@@ -248,8 +248,18 @@ impl SessionActor {
             lookup::row_changes(self.slot.id, &decision.rows, &mut d.rows);
             lookup::row_conditions(&decision.rows, &mut d.conditions);
             for op in &decision.rows {
-                if let RowOp::Call(token, n, _) = op {
-                    self.numbers = Some((*token, *n));
+                match op {
+                    RowOp::Call(token, n, _) => self.numbers = Some((*token, *n)),
+                    // Nothing of it is written: it is true at once.
+                    RowOp::Operation(operation) => {
+                        self.working.now.operation = *operation;
+                        self.committed.now.operation = *operation;
+                    }
+                    RowOp::Attached(attached) => {
+                        self.working.now.attached = *attached;
+                        self.committed.now.attached = *attached;
+                    }
+                    _ => {}
                 }
             }
         }
@@ -261,6 +271,8 @@ impl SessionActor {
         Decided {
             reply: decision.reply,
             granted: decision.granted.map(Box::new),
+            begun: decision.begun,
+            refused: decision.refused,
         }
     }
 

@@ -22,6 +22,7 @@ use crate::session::command::Command;
 use crate::session::decision::{Granted, Reply};
 use crate::session::event::NewEvent;
 use crate::session::evolve::evolve;
+use crate::session::operation::Begun;
 use crate::session::projection::Projection;
 use crate::session::state::State;
 
@@ -41,6 +42,8 @@ pub(super) struct Verdict {
 pub(super) struct Decided {
     pub(super) reply: Reply,
     pub(super) granted: Option<Box<Granted>>,
+    pub(super) begun: Option<Box<Begun>>,
+    pub(super) refused: Option<Rejection>,
 }
 
 impl Verdict {
@@ -245,7 +248,16 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
         }
     };
     inner.metrics.accepted();
-    let Decided { reply, granted } = decided;
+    let Decided {
+        reply,
+        granted,
+        begun,
+        refused,
+    } = decided;
+    if let Some(refusal) = refused {
+        queued.reply.send(Err(refusal));
+        return;
+    }
     let Reply {
         status,
         body,
@@ -255,6 +267,7 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
         status,
         body: Bytes::from(body),
         granted,
+        begun,
         inputs,
     };
     let answers = match inputs {

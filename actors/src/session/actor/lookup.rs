@@ -200,7 +200,10 @@ impl Overlay {
                 RowOp::Ended(token, ended) => {
                     self.ended.insert(*token, ended.clone());
                 }
-                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
+                RowOp::PutSnapshot(..)
+                | RowOp::HoldSnapshot(_)
+                | RowOp::Operation(_)
+                | RowOp::Attached(_) => {}
             }
         }
     }
@@ -285,8 +288,8 @@ pub(super) fn row_changes(
                 let packs = row.kept.iter().flat_map(|k| &k.packs);
                 out.extend(packs.map(|p| Put(rows::pack_holder(*p, *key), Bytes::new())));
             }
-            // A condition only.
-            RowOp::HoldSnapshot(_) => {}
+            // A condition only; in memory only.
+            RowOp::HoldSnapshot(_) | RowOp::Operation(_) | RowOp::Attached(_) => {}
         }
     }
 }
@@ -300,7 +303,11 @@ pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
                 out.push((rows::doomed(*key), Condition::Absent));
                 out.push((rows::snapshot(*key), Condition::Present));
             }
-            RowOp::Receipt(..) | RowOp::Call(..) | RowOp::Ended(..) => {}
+            RowOp::Receipt(..)
+            | RowOp::Call(..)
+            | RowOp::Ended(..)
+            | RowOp::Operation(_)
+            | RowOp::Attached(_) => {}
         }
     }
 }

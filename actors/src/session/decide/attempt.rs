@@ -46,7 +46,9 @@ pub(super) fn call(
         Verb::Events(events) => write(&mut draft, run, events)?,
         Verb::Inputs => inputs(&mut draft, facts, run)?,
         Verb::Checkpoint(new) => {
-            if run.phase != Phase::Running {
+            // The server's own runner keeps an attached sandbox before it is ready.
+            let early = run.phase == Phase::Claimed && new.kept.is_some();
+            if run.phase != Phase::Running && !early {
                 return Err(not_ready(run, "checkpoint"));
             }
             draft.room_for(1)?;

@@ -5,7 +5,7 @@ use super::{checkpoint, not_found};
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::session::command::ClaimRun;
-use crate::session::decision::{Decision, Granted, Reply};
+use crate::session::decision::{Decision, Granted, Reply, RowOp};
 use crate::session::event::{Author, AuthorKind, Cause, EventType, RunRef};
 use crate::session::facts::Facts;
 use crate::session::payload::{Body, RunClaimed, RunInputsTaken};
@@ -29,6 +29,13 @@ pub(super) fn claim(
         ));
     };
     let (now, limits) = (draft.env.now_ms, draft.env.limits);
+    if base.now.operation.is_some_and(|o| o.until_ms > now) {
+        // The dispatcher offers it again.
+        return Err(Rejection::new(
+            Code::SessionBusy,
+            "an operation is under way",
+        ));
+    }
     let startup_deadline = after_s(now, limits.startup_s_max);
     let deadline = after_s(startup_deadline, about.pin.max_duration_seconds);
     let attempt = run.attempt + 1;
@@ -40,6 +47,16 @@ pub(super) fn claim(
         kind: AuthorKind::Runner,
         id: command.runner.to_string(),
     };
+    if let Some(attached) = base.now.attached {
+        if attached.runner != command.runner {
+            return Err(Rejection::new(
+                Code::SessionBusy,
+                "another runner has the session's sandbox",
+            ));
+        }
+        // From here on it is this attempt's.
+        draft.row(RowOp::Attached(None));
+    }
     // Whoever sees first that a checkpoint's time is over says so.
     checkpoint::expire(&mut draft, None);
     let resume = plan::plan(draft.state(), command.runner, now);

@@ -3,7 +3,7 @@
 use super::draft::{Draft, Emit};
 use super::{people, repeated, turn};
 use crate::code::Rejection;
-use crate::ids::{CheckpointId, EventId, SessionId};
+use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
 use crate::session::command::{Fork, ForkedDisk};
 use crate::session::decision::{Decision, RowOp};
@@ -119,7 +119,7 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
             let by = crate::session::event::Author::system();
             turn::end(draft, end, &by)?;
             if let Some(left) = left {
-                queue(draft, Some(left.first_id));
+                turn::queue_message(draft, Some(left.first_id));
             }
             Ok(())
         }
@@ -145,20 +145,12 @@ fn without_run(draft: &mut Draft<'_>) -> Result<(), Rejection> {
         }
         Status::Pending => {
             if let Some(left) = left {
-                queue(draft, Some(left.first_id));
+                turn::queue_message(draft, Some(left.first_id));
             }
         }
         _ => draft.become_status(Status::Idle, FORKED),
     }
     Ok(())
-}
-
-fn queue(draft: &mut Draft<'_>, event_id: Option<EventId>) {
-    let trigger = Trigger {
-        kind: TriggerKind::Message,
-        event_id,
-    };
-    turn::queue(draft, trigger, None);
 }
 
 /// A parked run stays parked, without compute, its items open under the same ids.

@@ -164,7 +164,7 @@ pub(super) fn first_answer(
     repeated(facts, request, draft.env)
 }
 
-fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
+pub(super) fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
     let status = draft.base().status;
     if status.is_terminal() {
         let r = Rejection::new(
@@ -240,6 +240,9 @@ fn accept(
 }
 
 fn interrupt(draft: &mut Draft<'_>, request: &Request) -> Result<(), Rejection> {
+    if super::operate::is_paused(draft.state()) {
+        return draft.set_status(Status::Idle, "interrupt");
+    }
     let run = draft.state().run.as_ref();
     if run.is_none_or(|r| r.phase == Phase::Reconciling) {
         return Ok(());

@@ -37,6 +37,15 @@ pub(super) fn queue(draft: &mut Draft<'_>, trigger: Trigger, continues: Option<R
     );
 }
 
+/// Queues a run for messages that wait.
+pub(super) fn queue_message(draft: &mut Draft<'_>, first: Option<EventId>) {
+    let trigger = Trigger {
+        kind: TriggerKind::Message,
+        event_id: first,
+    };
+    queue(draft, trigger, None);
+}
+
 /// Starts a run for a message, unless one is live or the session is paused.
 pub(super) fn start_for(draft: &mut Draft<'_>, message: EventId) -> Result<(), Rejection> {
     let state = draft.state();
