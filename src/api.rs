@@ -2,6 +2,7 @@
 
 mod body;
 mod claims;
+mod clones;
 mod context;
 mod deployments;
 mod events;
@@ -13,6 +14,7 @@ mod params;
 mod problem;
 mod routes;
 mod runners;
+mod runtimes;
 mod sessions;
 mod state;
 mod stream;

@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
-pub use parts::{EngineSettings, FeedConfig, ReceiptsConfig, StorageConfig, StorageEngine};
+pub use parts::{
+    EngineSettings, FeedConfig, ForksConfig, ReceiptsConfig, RuntimesConfig, StorageConfig,
+    StorageEngine,
+};
 pub use table::{SETTINGS, Setting, markdown};
 
 /// Every setting.
@@ -33,6 +36,10 @@ pub struct Config {
     pub runs: RunsConfig,
     /// Enrolled runners.
     pub runners: RunnersConfig,
+    /// Forks.
+    pub forks: ForksConfig,
+    /// Sandboxes between runs.
+    pub runtimes: RuntimesConfig,
     /// Actors and their queues.
     pub engine: EngineSettings,
     /// Live followers.
@@ -100,6 +107,8 @@ pub struct RunsConfig {
     pub backoff_ms_max: u64,
     /// How long a park may hold its compute, seconds.
     pub waiting_hold_s_max: u64,
+    /// How long a run whose disk only one runner has waits for it, once that is not live, seconds.
+    pub host_wait_s: u64,
     /// Hands out no claim; everything else works.
     pub paused: bool,
 }
@@ -115,6 +124,7 @@ impl Default for RunsConfig {
             backoff_ms_min: limits.backoff_ms_min,
             backoff_ms_max: limits.backoff_ms_max,
             waiting_hold_s_max: limits.waiting_hold_s_max,
+            host_wait_s: EngineConfig::default().host_wait_s,
             paused: false,
         }
     }
@@ -256,6 +266,8 @@ impl Config {
             followers_max: self.feed.followers_max,
             claims_paused: self.runs.paused,
             runner_live_s: self.runners.live_s,
+            host_wait_s: self.runs.host_wait_s,
+            clone_s_max: self.forks.clone_s_max,
             runners_max: self.runners.known_max,
             polls_max: self.runners.polls_max,
             receipt_ttl_s: self.receipts.ttl_s,

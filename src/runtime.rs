@@ -1,6 +1,7 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
 mod claims;
+mod control;
 mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +26,8 @@ use crate::snapshots::{Snapshots, SnapshotsHandle};
 use crate::telemetry;
 
 pub use claims::{VERBS, claims_body};
+pub(crate) use control::Control;
+pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.
@@ -256,11 +259,26 @@ impl Runtime {
         self.parts.stopping.subscribe()
     }
 
-    async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
-        let inner = Self {
+    /// What operations need of the built-in runner, if there is one.
+    fn control(&self) -> Option<Control> {
+        let runner = self
+            .parts
+            .runner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        runner.as_ref().map(|r| r.control().clone())
+    }
+
+    /// A handle of the runtime's own, which keeps nothing alive.
+    fn inner_handle(&self) -> Self {
+        Self {
             parts: Arc::clone(&self.parts),
             _owner: None,
-        };
+        }
+    }
+
+    async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
+        let inner = self.inner_handle();
         let config = self.config().clone();
         let started = runner::builtin::start(inner, &config, extensions).await;
         let runner = started.map_err(OpenError::Runner)?;

@@ -127,7 +127,8 @@ impl Snapshots {
     }
 
     /// Takes a snapshot of `folder` on top of `base`, the snapshot it was made from or last taken
-    /// as. An unchanged folder gives the same snapshot again. Blocking.
+    /// as. An unchanged folder gives the same snapshot again, unless a `fresh` one is asked
+    /// for. Blocking.
     ///
     /// # Errors
     /// See [`VaultError`]; `base` is as it was.
@@ -135,6 +136,7 @@ impl Snapshots {
         &self,
         folder: &Path,
         mut base: Option<Base>,
+        fresh: bool,
     ) -> Result<Base, (VaultError, Option<Base>)> {
         let pack = PackId(self.door.ids.secret());
         let cache = base.as_mut().map(|b| std::mem::take(&mut b.cache));
@@ -157,7 +159,7 @@ impl Snapshots {
             );
         }
         let pin = self.store.pin(&taken.manifest);
-        if let Some(base) = base.filter(|_| taken.unchanged) {
+        if let Some(base) = base.filter(|_| taken.unchanged && !fresh) {
             return Ok(Base {
                 cache,
                 _pin: Some(pin),

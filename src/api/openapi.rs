@@ -2,7 +2,9 @@
 
 use utoipa::{OpenApi, ToSchema};
 
-use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+use super::{
+    claims, clones, deployments, events, operations, runners, runtimes, sessions, stream, workspaces,
+};
 
 /// `application/problem+json`.
 #[derive(ToSchema)]

@@ -78,6 +78,38 @@ impl StorageConfig {
     }
 }
 
+/// `forks.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ForksConfig {
+    /// How long a fork waits for a runner's copy of its disk, seconds.
+    pub clone_s_max: u64,
+}
+
+impl Default for ForksConfig {
+    fn default() -> Self {
+        Self {
+            clone_s_max: EngineConfig::default().clone_s_max,
+        }
+    }
+}
+
+/// `runtimes.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimesConfig {
+    /// How long a sandbox that nobody uses stays between operations, seconds.
+    pub attached_idle_s_max: u64,
+}
+
+impl Default for RuntimesConfig {
+    fn default() -> Self {
+        Self {
+            attached_idle_s_max: 600,
+        }
+    }
+}
+
 /// `engine.*`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -45,7 +45,7 @@ pub enum Compute {
 pub struct Attempt {
     claim: Claim,
     calls: Calls,
-    sandbox: Box<dyn Sandbox>,
+    sandbox: Arc<dyn Sandbox>,
     api: Arc<dyn ClaimApi>,
     door: Door,
     config: Arc<RunnerConfig>,
@@ -237,6 +237,9 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         config: Arc::clone(&shared.config),
         ready: OnceCell::new(),
     };
+    if keeps && attempt.claim.is_attached() && attempt.sandbox.is_dirty() {
+        keep_attached(&attempt).await;
+    }
     let end = work(&*harness, &attempt, stop).await;
     let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));
     // The claim is kept alive while the files are kept and the sandbox goes; the run settles only
@@ -264,7 +267,7 @@ async fn keep(attempt: &Attempt) -> SettleCheckpoint {
     let clock = &attempt.door.clock;
     let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
     let taken = tokio::select! {
-        taken = attempt.sandbox.snapshot() => taken.map_err(|e| e.to_string()),
+        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
         () = clock.sleep_until(until) => Err("it took too long".to_owned()),
     };
     match taken {
@@ -283,6 +286,24 @@ async fn keep(attempt: &Attempt) -> SettleCheckpoint {
     }
 }
 
+/// What operations did to the attached sandbox is kept before the turn changes it again, so that
+/// a later attempt starts from there.
+async fn keep_attached(attempt: &Attempt) {
+    let kept = keep(attempt).await;
+    let body = json!({
+        "name": "attached",
+        // Replaced by the snapshot that comes with the call.
+        "snapshot": {"id": "-", "provider": "-", "retention": "platform"},
+    });
+    let SettleCheckpoint::Made(_) = &kept else {
+        return;
+    };
+    let body = body.as_object().cloned().unwrap_or_default();
+    if let Err(error) = attempt.calls.call_with("checkpoint", body, &kept).await {
+        tracing::warn!(%error, "the attached sandbox was not kept");
+    }
+}
+
 /// The disk of the plan is not to be had: said once, then the run starts anew without it.
 async fn reject(calls: &Calls, claim: &Claim, reason: &str) {
     let id = claim.resume.get("id").and_then(Value::as_str);
@@ -298,7 +319,7 @@ async fn reject(calls: &Calls, claim: &Claim, reason: &str) {
 /// What an attempt works with.
 struct Prepared {
     harness: Arc<dyn Harness>,
-    sandbox: Box<dyn Sandbox>,
+    sandbox: Arc<dyn Sandbox>,
     /// Whether the turn ends with a checkpoint.
     keeps: bool,
 }
@@ -347,7 +368,13 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
         resume: claim.resume.clone(),
     };
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
-    let sandbox = match provider.create(request).await {
+    let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
+        Some(pool) => pool.take(&claim.session_id).ok_or_else(|| {
+            SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
+        }),
+        None => provider.create(request).await.map(Arc::from),
+    };
+    let sandbox: Arc<dyn Sandbox> = match made {
         Ok(sandbox) => sandbox,
         Err(SandboxError::SnapshotUnusable(why)) => {
             return Err(Unprepared::SnapshotUnusable(why));

@@ -41,7 +41,8 @@ impl InProcess {
     }
 
     async fn poll(&self, max: usize, wait: Duration) -> Result<Vec<Value>, Rejection> {
-        let grants = self.runtime.claims(self.id, max, wait).await?;
+        // Copies of disks are for runners elsewhere: the server shares its own snapshots.
+        let grants = self.runtime.claims(self.id, max, wait).await?.claims;
         let mut claims = Vec::with_capacity(grants.len());
         let mut unreadable = None;
         for grant in grants {

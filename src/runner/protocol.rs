@@ -288,6 +288,11 @@ impl Claim {
         self.deployment.get("sandbox").unwrap_or(&Value::Null)
     }
 
+    /// Whether it takes over the sandbox of a runtime operation.
+    pub fn is_attached(&self) -> bool {
+        self.resume.get("kind").and_then(Value::as_str) == Some("attached")
+    }
+
     /// Whether nothing of this run was ever tried before.
     pub fn is_first(&self) -> bool {
         self.attempt == 1 && self.continues.is_none()

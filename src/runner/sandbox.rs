@@ -238,12 +238,19 @@ pub trait Sandbox: Send + Sync + Debug {
         entries_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Entry>, SandboxError>>;
 
+    /// Whether a command, a program or a write may have changed its files since it was made or
+    /// last kept.
+    fn is_dirty(&self) -> bool {
+        true
+    }
+
     /// Keeps its files as they are now. The bytes are durable when this resolves, and stay while
-    /// the sandbox does; an unchanged sandbox gives the same snapshot again.
+    /// the sandbox does; unchanged files give the same snapshot again, unless a `fresh` one is
+    /// asked for.
     ///
     /// # Errors
     /// See [`SandboxError`]; nothing is kept then.
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
+    fn snapshot(&self, _fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
         let why = "this sandbox gives no snapshots".to_owned();
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
     }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::dispatch::clones::CloneOffer;
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
-use longhaul_actors::engine::{Answer, ClaimGrant};
+use longhaul_actors::engine::{Answer, ClaimGrant, Offered};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
 use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::input::parse_attempt;
@@ -113,7 +114,7 @@ impl Runtime {
         id: RunnerId,
         max: usize,
         wait_ms: u64,
-    ) -> Result<Vec<ClaimGrant>, Rejection> {
+    ) -> Result<Offered, Rejection> {
         let row = self.catalog().runner(caller, id).await?;
         if row.draining {
             return Err(Code::RunnerDraining.into());
@@ -131,7 +132,7 @@ impl Runtime {
         };
         tokio::select! {
             claims = poll => claims,
-            _ = stop.wait_for(|stop| *stop) => Ok(Vec::new()),
+            _ = stop.wait_for(|stop| *stop) => Ok(Offered::default()),
         }
     }
 
@@ -144,7 +145,7 @@ impl Runtime {
         runner: RunnerId,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<ClaimGrant>, Rejection> {
+    ) -> Result<Offered, Rejection> {
         self.engine().claim(runner, max, wait).await
     }
 
@@ -204,16 +205,31 @@ impl Runtime {
 ///
 /// # Errors
 /// Those of reading a deployment.
-pub async fn claims_body(runtime: &Runtime, grants: &[ClaimGrant]) -> Result<Bytes, Rejection> {
+pub async fn claims_body(runtime: &Runtime, offered: &Offered) -> Result<Bytes, Rejection> {
     let mut out = String::from("{\"claims\":[");
-    for (i, grant) in grants.iter().enumerate() {
+    for (i, grant) in offered.claims.iter().enumerate() {
         if i > 0 {
             out.push(',');
         }
         out.push_str(&runtime.claim_text(grant).await?);
     }
-    out.push_str("],\"clones\":[]}");
+    let clones: Vec<Value> = offered.clones.iter().map(clone_json).collect();
+    out.push_str("],\"clones\":");
+    out.push_str(&Value::from(clones).to_string());
+    out.push('}');
     Ok(out.into())
+}
+
+fn clone_json(clone: &CloneOffer) -> Value {
+    json!({
+        "clone_token": clone.token,
+        "child_session_id": clone.child,
+        "workspace": clone.workspace,
+        "checkpoint_id": clone.checkpoint,
+        "snapshot": clone.snapshot,
+        "target": clone.target.to_string(),
+        "deadline": rfc3339(clone.deadline_ms),
+    })
 }
 
 /// What the engine needs to know of a runner.

@@ -6,7 +6,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::command::{Command, Create, Input, ReceiptKey, Request, Submit};
-use longhaul_actors::session::payload::Budget;
+use longhaul_actors::session::payload::{Budget, WorkspaceRef};
 use serde_json::{Map, Value};
 
 use super::Runtime;
@@ -76,7 +76,16 @@ pub fn receipt_key(caller: &Caller, method_path: &str, key: &str, body: &[u8]) -
 }
 
 impl Asked {
-    fn request(self) -> Request {
+    /// The runtime itself asks.
+    pub(crate) fn internal(workspace: WorkspaceRef) -> Self {
+        Self {
+            caller: Arc::new(Caller::dev(workspace)),
+            request_id: "runtime".into(),
+            receipt: None,
+        }
+    }
+
+    pub(crate) fn request(self) -> Request {
         Request {
             workspace: self.caller.workspace,
             author: self.caller.author(),
@@ -183,7 +192,6 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_actors::session::payload::WorkspaceRef;
 
     #[test]
     fn every_part_of_a_receipt_counts() {

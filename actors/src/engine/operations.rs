@@ -10,10 +10,11 @@ use crate::codec;
 use crate::ids::{CheckpointId, SessionId};
 use crate::reader::Class;
 use crate::rows;
+use crate::session::actor::recover;
 use crate::session::command::{Command, Request};
 use crate::session::decide::record;
 use crate::session::operation::{Begun, Done, Operate, OperationId, OperationKind, Step};
-use crate::session::payload::WorkspaceRef;
+use crate::session::payload::{Pin, WorkspaceRef};
 
 impl Engine {
     /// Takes the lock of a session's sandbox.
@@ -87,6 +88,31 @@ impl Engine {
             let detail = format!("there is no checkpoint {checkpoint} here");
             Rejection::new(Code::CheckpointNotFound, detail)
         })
+    }
+
+    /// The agent of a session, as pinned.
+    ///
+    /// # Errors
+    /// As [`Engine::show`].
+    pub async fn pin(&self, workspace: WorkspaceRef, session: SessionId) -> Result<Pin, Rejection> {
+        let about = self.state(workspace, session).await?.about;
+        about
+            .map(|a| a.pin)
+            .ok_or_else(|| Code::SessionNotFound.into())
+    }
+
+    /// The tenant of a session.
+    ///
+    /// # Errors
+    /// As [`Engine::show`].
+    pub async fn workspace_of(&self, session: SessionId) -> Result<WorkspaceRef, Rejection> {
+        let read = self
+            .inner
+            .read(Class::Page, move |view| recover(view, session));
+        let about = read.await?.state.about;
+        about
+            .map(|a| a.workspace)
+            .ok_or_else(|| Code::SessionNotFound.into())
     }
 
     /// The session as runtime control shows it.

@@ -158,6 +158,7 @@ impl SandboxProvider for DirProvider {
                 base: Mutex::new(None),
                 root: OnceCell::new(),
                 commands: AtomicU64::new(0),
+                dirty: AtomicBool::new(false),
                 released: AtomicBool::new(false),
             };
             sandbox.restore(plan).await?;
@@ -179,6 +180,8 @@ struct DirSandbox {
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
     commands: AtomicU64,
+    /// Whether a command, a program or a write may have changed the files.
+    dirty: AtomicBool,
     released: AtomicBool,
 }
 
@@ -227,6 +230,7 @@ impl Sandbox for DirSandbox {
             }
             let cwd = exec.cwd.clone().unwrap_or_else(|| ".".to_owned());
             self.with_root(move |root| root.folder(&cwd)).await?;
+            self.dirty.store(true, Ordering::SeqCst);
             self.tools
                 .run(&self.config, &self.place, self.next_mark(), &exec)
                 .await
@@ -242,6 +246,7 @@ impl Sandbox for DirSandbox {
                 ));
             }
             self.root().await?;
+            self.dirty.store(true, Ordering::SeqCst);
             let tools = &self.tools;
             let (work, tmp, mark) = (self.place.work(), self.place.tmp(), self.next_mark());
             let network = self.config.process_network;
@@ -273,8 +278,13 @@ impl Sandbox for DirSandbox {
     }
 
     fn write_file(&self, path: String, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), SandboxError>> {
-        self.with_root(move |root| root.write(&path, &bytes))
-            .boxed()
+        async move {
+            self.with_root(move |root| root.write(&path, &bytes))
+                .await?;
+            self.dirty.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        .boxed()
     }
 
     fn list(
@@ -286,8 +296,12 @@ impl Sandbox for DirSandbox {
             .boxed()
     }
 
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
-        self.keep().boxed()
+    fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::SeqCst)
+    }
+
+    fn snapshot(&self, fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
+        self.keep(fresh).boxed()
     }
 
     fn release(&self) -> BoxFuture<'_, ()> {

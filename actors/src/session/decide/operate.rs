@@ -117,11 +117,19 @@ fn end(
         ));
     };
     draft.row(RowOp::Operation(None));
-    draft.row(RowOp::Attached(done.attached));
+    let overtaken = held.kind == OperationKind::Pause && draft.base().run.is_some();
+    let lets_go = matches!(
+        held.kind,
+        OperationKind::Pause | OperationKind::Close | OperationKind::Rest
+    );
+    let left = done
+        .attached
+        .filter(|_| !(lets_go && done.succeeded) || overtaken);
+    draft.row(RowOp::Attached(left));
     draft.caused_by(Cause::Request(command.request.request_id.to_string()));
     let mut made = None;
     if done.succeeded {
-        if held.kind == OperationKind::Pause && draft.base().run.is_some() {
+        if overtaken {
             // A run was queued meanwhile: it goes before the pause.
             let mut decision = draft.done(Reply::json(409, &json!({})));
             decision.refused = Some(busy("a run was queued meanwhile"));

@@ -1,6 +1,7 @@
 //! Snapshots of `dir` sandboxes: made from one, kept as one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use longhaul_actors::session::payload::{ResumePlan, SnapshotRef, WorkspaceRef};
 use serde::Deserialize;
@@ -85,13 +86,13 @@ impl DirSandbox {
     }
 
     /// Keeps the files as they are now.
-    pub(super) async fn keep(&self) -> Result<Snapshot, SandboxError> {
+    pub(super) async fn keep(&self, fresh: bool) -> Result<Snapshot, SandboxError> {
         let Some(snapshots) = self.snapshots.clone() else {
             let why = "this runner keeps no snapshots".to_owned();
             return Err(SandboxError::Unsupported(why));
         };
         let mut held = self.base.lock().await;
-        if self.root.get().is_none() && held.is_none() {
+        if self.root.get().is_none() && held.as_ref().is_none_or(|_| fresh) {
             // Never used: there is nothing to look at.
             let base = held.insert(snapshots.empty());
             return Ok(shown(base));
@@ -99,15 +100,19 @@ impl DirSandbox {
         self.root().await?;
         let (work, base) = (self.place.work(), held.take());
         let snapshots = Arc::clone(&snapshots);
-        let taken = tokio::task::spawn_blocking(move || snapshots.take(&work, base));
-        match taken.await {
-            Ok(Ok(base)) => Ok(shown(held.insert(base))),
+        // Cleared before the files are looked at: what happens meanwhile counts for the next one.
+        self.dirty.store(false, Ordering::SeqCst);
+        let taken = tokio::task::spawn_blocking(move || snapshots.take(&work, base, fresh));
+        let failed = match taken.await {
+            Ok(Ok(base)) => return Ok(shown(held.insert(base))),
             Ok(Err((why, base))) => {
                 *held = base;
-                Err(why.into())
+                why.into()
             }
-            Err(e) => Err(SandboxError::Failed(e.to_string())),
-        }
+            Err(e) => SandboxError::Failed(e.to_string()),
+        };
+        self.dirty.store(true, Ordering::SeqCst);
+        Err(failed)
     }
 }
 
