@@ -6,6 +6,7 @@ mod clones;
 mod context;
 mod deployments;
 mod events;
+mod forks;
 mod gate;
 mod guarded;
 mod openapi;

@@ -2,6 +2,7 @@
 
 mod claims;
 mod control;
+mod forks;
 mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,7 @@ use crate::telemetry;
 pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};
+pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.
@@ -192,7 +194,7 @@ async fn open_snapshots(
                 .tempdir();
             Some(made.map_err(|e| e.to_string())?)
         }
-        StorageEngine::Rocks => None,
+        StorageEngine::Rocksdb => None,
     };
     let folder = temporary
         .as_ref()
