@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::checkpoints::SnapshotKey;
 use super::command::Kept;
 use super::event::NewEvent;
-use super::facts::{EndedClaim, Receipt, StoredCall};
+use super::facts::{Created, EndedClaim, Receipt, StoredCall};
 use super::operation::{Attached, Begun, Operation};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
 use super::state::Answer;
@@ -37,6 +37,8 @@ pub struct Decision {
 pub enum RowOp {
     /// Keeps the answer to an Idempotency-Key.
     Receipt([u8; 16], Receipt),
+    /// Keeps which session a creation under an Idempotency-Key made.
+    Created([u8; 16], Created),
     /// Keeps the answer to a numbered call.
     Call(TokenDigest, u64, StoredCall),
     /// A snapshot is there now.

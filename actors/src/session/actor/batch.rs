@@ -146,6 +146,10 @@ impl SessionActor {
         if drafted.writes() {
             self.write(drafted, ctx);
         } else {
+            if drafted.fork.is_some() {
+                // Refused, or answered before: there is no such session.
+                self.working.clone_from(&self.committed);
+            }
             let commands = std::mem::take(&mut self.batch);
             for (queued, verdict) in commands.into_iter().zip(drafted.verdicts) {
                 self.answer(queued, verdict);
@@ -199,11 +203,11 @@ impl SessionActor {
                     && !decision.rows.is_empty()
                 {
                     // Two creations with one key meet at the commit: different sessions.
-                    let unchanged = match &facts.receipt {
-                        Some(old) => Condition::Unchanged(codec::encode(old)),
+                    let unchanged = match &facts.created {
+                        Some(earlier) => Condition::Unchanged(codec::encode(&earlier.made)),
                         None => Condition::Absent,
                     };
-                    d.conditions.push((rows::receipt(key.scope), unchanged));
+                    d.conditions.push((rows::created(key.scope), unchanged));
                 }
                 if let Some((token, _)) = needs.calls
                     && self.numbers.is_none_or(|(known, _)| known != token)

@@ -1,7 +1,7 @@
 //! A session that starts as a copy of another one's past.
 
 use super::draft::{Draft, Emit};
-use super::{people, repeated, turn};
+use super::{people, turn};
 use crate::code::Rejection;
 use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
@@ -11,7 +11,7 @@ use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::{Facts, LostReason};
 use crate::session::payload::{
     Body, CheckpointCreated, CheckpointKind, Compute, Outcome, RunError, RunParked, SessionForked,
-    Trigger, TriggerKind, Usage,
+    Trigger, TriggerKind,
 };
 use crate::session::state::{LiveRun, Phase, State};
 use crate::session::status::Status;
@@ -28,7 +28,7 @@ pub fn base_of(fork: &Fork, child: SessionId) -> State {
 
 /// Starts a fork. The draft stands on [`base_of`].
 pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Decision, Rejection> {
-    if let Some(decision) = repeated(facts, &f.request, draft.env)? {
+    if let Some(decision) = people::created_before(&draft, facts, &f.request)? {
         return Ok(decision);
     }
     let base = draft.base();
@@ -65,6 +65,7 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
         checkpoint(&mut draft, disk);
     }
     come_to_rest(&mut draft)?;
+    people::note_creation(&mut draft, &f.request);
     let reply = people::shown(&mut draft, 201);
     Ok(draft.done_for(&f.request, reply))
 }
@@ -105,15 +106,12 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
                 Status::Idle
             };
             let end = turn::End {
-                outcome: Outcome::Canceled,
                 error: Some(RunError {
                     code: FORKED.to_owned(),
                     message: "the run goes on in the source only".to_owned(),
                 }),
-                usage: Usage::default(),
                 to: Some(to),
-                reason: FORKED,
-                lost: LostReason::Canceled,
+                ..turn::End::new(Outcome::Canceled, FORKED, LostReason::Canceled)
             };
             draft.become_status(to, FORKED);
             let by = crate::session::event::Author::system();
