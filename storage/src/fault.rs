@@ -23,6 +23,23 @@ pub const POINTS: &[&str] = &[
     "recover::reopened",
 ];
 
+/// The points of [`snapshots`](crate::snapshots): passed only where snapshots are taken.
+pub const SNAPSHOT_POINTS: &[&str] = &[
+    "snapshot::created",
+    "snapshot::written",
+    "snapshot::synced",
+    "snapshot::renamed",
+    "snapshot::durable",
+    "snapshot::merged",
+    "snapshot::unlink",
+    "snapshot::unlinked",
+    "snapshot::punch",
+    "snapshot::punched",
+    "restore::made",
+    "restore::filled",
+    "restore::renamed",
+];
+
 /// Aborts the process here when the point `name` is armed with `return`.
 #[inline]
 pub fn point(name: &str) {
