@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::event::{Author, EventType};
 use super::operation::Operate;
 use super::payload::{
-    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector,
-    SnapshotRef, Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
+    RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
@@ -96,8 +96,8 @@ pub struct Create {
     pub metadata: Map<String, Value>,
     /// What it may spend.
     pub budget: Option<Budget>,
-    /// How long its checkpoints live, where its workspace shortens that, seconds.
-    pub checkpoint_ttl_s: Option<u64>,
+    /// What its workspace says of keeping things.
+    pub retention: RetentionPolicy,
     /// First events (may be empty).
     pub events: Vec<Input>,
 }

@@ -20,7 +20,12 @@ pub fn evolve(state: &mut State, event: &Event) {
     state.updated_at_ms = event.header.created_at_ms;
     note_run(state, event);
     match &event.body {
-        Body::Opaque => opaque(state, event),
+        Body::Opaque => {
+            if state.keeps_nothing() {
+                miss(state, event.seq);
+            }
+            opaque(state, event);
+        }
         Body::SessionCreated(b) => {
             state.created_at_ms = event.header.created_at_ms;
             state.about = Some(About {
@@ -29,7 +34,7 @@ pub fn evolve(state: &mut State, event: &Event) {
                 pin: b.pin.clone(),
                 metadata_json: serde_json::to_string(&b.metadata).unwrap_or_default(),
                 budget: b.budget,
-                checkpoint_ttl_s: b.checkpoint_ttl_s,
+                retention: b.retention,
             });
         }
         Body::SessionUpdated(b) => {
@@ -127,6 +132,18 @@ pub fn evolve(state: &mut State, event: &Event) {
                 run.usage = run.usage.plus(*u);
             }
         }
+    }
+}
+
+/// Ranges of unreadable positions that are told apart.
+const MISSING_MAX: usize = 64;
+
+/// Notes a position whose content cannot be read.
+fn miss(state: &mut State, seq: u64) {
+    let full = state.missing.len() >= MISSING_MAX;
+    match state.missing.last_mut() {
+        Some((_, last)) if full || *last + 1 == seq => *last = seq,
+        _ => state.missing.push((seq, seq)),
     }
 }
 

@@ -244,7 +244,11 @@ impl SessionActor {
                 Body::RunSettled(_) | Body::SessionCreated(_) | Body::SessionForked(_)
             );
             d.bytes += new.content.len();
-            d.records.push(new_record(&new));
+            let omit = new.event.body == Body::Opaque && self.working.keeps_nothing();
+            if omit {
+                self.contents.insert(new.event.seq, new.content.clone());
+            }
+            d.records.push(new_record(&new, omit));
             d.events.push(new);
         }
         if !decision.rows.is_empty() {

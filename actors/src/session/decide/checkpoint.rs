@@ -29,6 +29,14 @@ pub(super) struct Stands {
     pub(super) turn: u64,
 }
 
+/// A session that keeps nothing has no checkpoints either.
+pub(super) fn allowed(state: &State) -> Result<(), Rejection> {
+    if state.keeps_nothing() {
+        return Err(Code::ZeroDataRetention.into());
+    }
+    Ok(())
+}
+
 /// Adds a checkpoint, and lets the oldest go if there are too many. Returns its id.
 pub(super) fn add(
     draft: &mut Draft<'_>,
@@ -40,6 +48,7 @@ pub(super) fn add(
     let state = draft.state();
     let about = state.about.clone()?;
     let ttl_s = about
+        .retention
         .checkpoint_ttl_s
         .map_or(ttl_s_max, |t| t.min(ttl_s_max));
     let ttl_ms = i64::try_from(ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);

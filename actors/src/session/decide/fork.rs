@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, Emit};
 use super::{people, turn};
-use crate::code::Rejection;
+use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
 use crate::session::command::{Fork, ForkedDisk};
@@ -40,6 +40,9 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
         }
         None => serde_json::from_str(&about.metadata_json).unwrap_or_default(),
     };
+    if !base.missing.is_empty() {
+        return Err(unreadable(base));
+    }
     draft.room_for(1)?;
     draft.caused_by(Cause::Request(f.request.request_id.to_string()));
     let forked = SessionForked {
@@ -68,6 +71,13 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
     people::note_creation(&mut draft, &f.request);
     let reply = people::shown(&mut draft, 201);
     Ok(draft.done_for(&f.request, reply))
+}
+
+/// The past that was asked for is not all there: nothing is made of the rest.
+fn unreadable(base: &State) -> Rejection {
+    let detail = "contents of the shared past cannot be read";
+    let missing = serde_json::json!(base.missing);
+    Rejection::new(Code::HistoryUnavailable, detail).with("missing", missing)
 }
 
 /// The child's own checkpoint over the source's snapshot: its own reference, the same end.
