@@ -322,7 +322,7 @@ impl Boxed {
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
-                    drop(self.created.insert(k, Earlier { made, erased }));
+                    self.created.insert(k, Earlier { made, erased });
                 }
                 RowOp::Call(t, n, c) => drop(self.calls.insert((t, n), c)),
                 RowOp::Ended(t, e) => {
