@@ -13,7 +13,7 @@ pub const SESSION: u8 = 1;
 pub const LIVE: u8 = 2;
 /// Durable timers, by time.
 pub const TIMER: u8 = 3;
-/// Answers to Idempotency-Keys.
+/// Answers to Idempotency-Keys of requests to no session.
 pub const RECEIPT: u8 = 4;
 /// Answers to numbered calls of live claims.
 pub const CALL: u8 = 5;
@@ -27,6 +27,10 @@ pub const WORKSPACE: u8 = 8;
 pub const RUNNER: u8 = 9;
 /// Erased sessions whose bytes are still to be purged.
 pub const PURGE: u8 = 10;
+/// Answers to Idempotency-Keys of requests to a session; they show it, so they go with it.
+pub const SESSION_RECEIPT: u8 = 11;
+/// Which session the creation under an Idempotency-Key made.
+pub const CREATED: u8 = 12;
 
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
@@ -69,9 +73,19 @@ pub fn timer(t: &TimerRow) -> Bytes {
     )
 }
 
-/// The answer to an Idempotency-Key.
+/// The answer to an Idempotency-Key of a request to no session.
 pub fn receipt(scope: [u8; 16]) -> Bytes {
     key(RECEIPT, &[&scope])
+}
+
+/// The answer to an Idempotency-Key of a request to a session, its creation too.
+pub fn session_receipt(session: SessionId, scope: [u8; 16]) -> Bytes {
+    key(SESSION_RECEIPT, &[&session.0, &scope])
+}
+
+/// The session that the creation under an Idempotency-Key made.
+pub fn created(scope: [u8; 16]) -> Bytes {
+    key(CREATED, &[&scope])
 }
 
 /// The answer to a numbered call.
@@ -91,7 +105,7 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED]
+    [LIVE, CALL, ENDED, SESSION_RECEIPT]
         .iter()
         .map(|tag| key(*tag, &[&session.0]))
         .collect()

@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
 use super::event::NewEvent;
-use super::facts::{EndedClaim, Receipt, StoredCall};
+use super::facts::{Created, EndedClaim, Receipt, StoredCall};
 use super::payload::{Pin, ResumePlan};
 use super::state::Answer;
 use crate::ids::{RunId, TokenDigest};
@@ -29,6 +29,8 @@ pub struct Decision {
 pub enum RowOp {
     /// Keeps the answer to an Idempotency-Key.
     Receipt([u8; 16], Receipt),
+    /// Keeps which session a creation under an Idempotency-Key made.
+    Created([u8; 16], Created),
     /// Keeps the answer to a numbered call.
     Call(TokenDigest, u64, StoredCall),
     /// The claim is over: its numbered answers go, its end is kept.

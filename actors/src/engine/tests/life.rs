@@ -409,7 +409,7 @@ fn answers_to_keys_are_swept_when_they_are_old_and_may_be_used_again() {
                 };
                 let order = longhaul_storage::Order::Asc;
                 Ok(v.rows(
-                    &crate::rows::table(crate::rows::RECEIPT),
+                    &crate::rows::table(crate::rows::SESSION_RECEIPT),
                     None,
                     order,
                     limit,

@@ -183,11 +183,11 @@ impl SessionActor {
                     && !decision.rows.is_empty()
                 {
                     // Two creations with one key meet at the commit: different sessions.
-                    let unchanged = match &facts.receipt {
-                        Some(old) => Condition::Unchanged(codec::encode(old)),
+                    let unchanged = match &facts.created {
+                        Some(earlier) => Condition::Unchanged(codec::encode(&earlier.made)),
                         None => Condition::Absent,
                     };
-                    d.conditions.push((rows::receipt(key.scope), unchanged));
+                    d.conditions.push((rows::created(key.scope), unchanged));
                 }
                 if let Some((token, _)) = needs.calls
                     && self.numbers.is_none_or(|(known, _)| known != token)

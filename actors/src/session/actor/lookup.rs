@@ -10,7 +10,9 @@ use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
 use crate::session::decision::RowOp;
 use crate::session::event::NewEvent;
-use crate::session::facts::{EndedClaim, Facts, ItemFact, Needs, Receipt, StoredCall};
+use crate::session::facts::{
+    Created, Earlier, EndedClaim, Facts, ItemFact, Needs, Receipt, StoredCall,
+};
 use crate::session::state::{Answer, State};
 use crate::session::stored::header_of;
 
@@ -40,7 +42,18 @@ pub(super) fn load(
     };
     let mut facts = Facts::default();
     if let Some(scope) = needs.receipt {
-        facts.receipt = at.row(&rows::receipt(scope))?;
+        facts.receipt = at.row(&rows::session_receipt(session, scope))?;
+    }
+    if let Some(scope) = needs.created
+        && let Some(made) = at.row::<Created>(&rows::created(scope))?
+    {
+        facts.receipt = at.row(&rows::session_receipt(made.session, scope))?;
+        let erased = match view.head(StreamId(made.session.0)) {
+            Ok(_) => false,
+            Err(ReadError::Erased) => true,
+            Err(e) => return Err(e),
+        };
+        facts.created = Some(Earlier { made, erased });
     }
     if let Some(token) = needs.ended_claim {
         facts.ended_claim = at.row(&rows::ended(session, token))?;
@@ -193,6 +206,8 @@ impl Overlay {
                 RowOp::Receipt(scope, receipt) => {
                     self.receipts.insert(*scope, receipt.clone());
                 }
+                // A creation with the same key is another session's.
+                RowOp::Created(..) => {}
                 RowOp::Call(token, n, call) => {
                     self.calls.insert((*token, *n), call.clone());
                     self.last_n.insert(*token, *n);
@@ -271,7 +286,13 @@ pub(super) fn row_changes(
     use longhaul_storage::RowChange::{DeletePrefix, Put};
     for op in ops {
         match op {
-            RowOp::Receipt(scope, r) => out.push(Put(rows::receipt(*scope), codec::encode(r))),
+            RowOp::Receipt(scope, r) => {
+                out.push(Put(
+                    rows::session_receipt(session, *scope),
+                    codec::encode(r),
+                ));
+            }
+            RowOp::Created(scope, c) => out.push(Put(rows::created(*scope), codec::encode(c))),
             RowOp::Call(token, n, c) => {
                 out.push(Put(rows::call(session, *token, *n), codec::encode(c)));
             }

@@ -3,14 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use super::draft::{Draft, Emit};
-use super::{repeated, turn, visible};
+use super::{is_kept, repeated, turn, visible};
 use crate::code::{Code, Rejection};
 use crate::ids::{EventId, SessionId};
 use crate::limits::Limits;
 use crate::session::command::{Ask, Create, Input, Request, Submit};
-use crate::session::decision::{Decision, Reply};
+use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
-use crate::session::facts::{Facts, LostReason};
+use crate::session::facts::{Created, Facts, LostReason};
 use crate::session::payload::{
     Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, Usage, WaitingOn,
 };
@@ -24,7 +24,7 @@ pub(super) fn create(
     facts: &Facts,
     c: &Create,
 ) -> Result<Decision, Rejection> {
-    if let Some(decision) = repeated(facts, &c.request, draft.env)? {
+    if let Some(decision) = created_before(&draft, facts, &c.request)? {
         return Ok(decision);
     }
     if draft.base().about.is_some() {
@@ -50,6 +50,14 @@ pub(super) fn create(
         Body::SessionCreated(Box::new(created)),
     );
     accept_all(&mut draft, facts, &c.request, &c.events)?;
+    if let Some(key) = c.request.receipt {
+        let created = Created {
+            body: key.body,
+            session: draft.base().id,
+            at_ms: draft.env.now_ms,
+        };
+        draft.row(RowOp::Created(key.scope, created));
+    }
     let reply = shown(&mut draft, 201);
     Ok(draft.done_for(&c.request, reply))
 }
@@ -133,16 +141,11 @@ pub(super) fn cancel(
 }
 
 /// Removes everything but a tombstone, whatever the session does.
-pub(super) fn erase(
-    draft: Draft<'_>,
-    facts: &Facts,
-    request: &Request,
-) -> Result<Decision, Rejection> {
-    if let Some(decision) = first_answer(&draft, facts, request)? {
-        return Ok(decision);
-    }
+pub(super) fn erase(draft: Draft<'_>, request: &Request) -> Result<Decision, Rejection> {
+    visible(draft.base(), request)?;
     let id = draft.base().id;
-    let mut decision = draft.done_for(request, erased_reply(id));
+    // No receipt: an erased session gives this answer to everyone who may erase it.
+    let mut decision = draft.done(erased_reply(id));
     decision.erase = true;
     Ok(decision)
 }
@@ -160,6 +163,25 @@ fn first_answer(
     request: &Request,
 ) -> Result<Option<Decision>, Rejection> {
     visible(draft.base(), request)?;
+    repeated(facts, request, draft.env)
+}
+
+/// The answer of an earlier creation under the same key; what it made may be erased since.
+fn created_before(
+    draft: &Draft<'_>,
+    facts: &Facts,
+    request: &Request,
+) -> Result<Option<Decision>, Rejection> {
+    if let (Some(key), Some(earlier)) = (request.receipt, &facts.created)
+        && earlier.erased
+        && is_kept(earlier.made.at_ms, draft.env)
+    {
+        return Err(if earlier.made.body == key.body {
+            Code::SessionErased.into()
+        } else {
+            Code::IdempotencyConflict.into()
+        });
+    }
     repeated(facts, request, draft.env)
 }
 
