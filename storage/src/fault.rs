@@ -7,6 +7,7 @@
 /// The points of this crate, so that a crash test can go through all of them.
 pub const POINTS: &[&str] = &[
     "open::locked",
+    "open::note_removed",
     "open::stamped",
     "open::opened",
     "append::laid",
