@@ -244,6 +244,7 @@ impl Config {
             arbiters: self.engine.arbiters,
             mailbox_len_max: self.engine.mailbox_len_max,
             command_queue_len_max: self.engine.command_queue_len_max,
+            command_queue_bytes_max: self.engine.command_queue_bytes_max,
             batch_events_max: self.engine.batch_events_max,
             idle_passivate_s: self.engine.idle_passivate_s,
             recoveries_max: self.engine.recoveries_max,

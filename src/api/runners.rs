@@ -28,9 +28,10 @@ pub(super) async fn enrol(ctx: Ctx, body: Body) -> Answered {
 #[utoipa::path(delete, path = "/v1/runners/{id}", tag = "runners",
     params(("id" = String, Path), ("idempotency-key" = Option<String>, Header)),
     responses((status = 200, description = "forgotten"), (status = "default", body = ProblemSchema)))]
-pub(super) async fn remove(ctx: Ctx) -> Answered {
+pub(super) async fn remove(ctx: Ctx, body: Body) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
+    body.none()?;
     let asked = ctx.asked(b"")?;
     let gone = ctx
         .runtime()

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::ids::{HarnessRevision, SandboxRevision};
-use longhaul_actors::session::payload::Usage;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -149,7 +148,7 @@ impl Harness {
 
 /// One step of a script: an object with one field.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     /// Says a text (`{{input}}` = the texts of the inputs taken).
     Say(String),
@@ -170,7 +169,7 @@ pub enum Step {
     /// Takes a checkpoint where there are checkpoints.
     Checkpoint {},
     /// Records usage.
-    Usage(Usage),
+    Usage(UsageStep),
     /// Settles the run as failed, with this message.
     Fail(String),
 }
@@ -195,6 +194,22 @@ pub struct ToolStep {
     pub input: Box<RawValue>,
     /// What it answered, any JSON.
     pub result: Box<RawValue>,
+}
+
+/// `{usage: {…}}`: the content of `usage.recorded`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(missing_docs, reason = "the wire names say it")]
+pub struct UsageStep {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cache_read_tokens: u64,
+    pub cache_write_tokens: u64,
+    /// Millionths of the account's currency.
+    pub cost_micros: u64,
+    /// The model that was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// `{approval: {tool, input}}`.

@@ -224,6 +224,10 @@ impl Config {
             ("engine.arbiters", engine.arbiters),
             ("engine.mailbox_len_max", engine.mailbox_len_max),
             ("engine.command_queue_len_max", engine.command_queue_len_max),
+            (
+                "engine.command_queue_bytes_max",
+                engine.command_queue_bytes_max,
+            ),
             ("engine.batch_events_max", engine.batch_events_max),
             ("engine.recoveries_max", engine.recoveries_max),
             ("engine.blocking_threads_max", engine.blocking_threads_max),

@@ -88,6 +88,8 @@ pub struct EngineSettings {
     pub mailbox_len_max: usize,
     /// Commands that may wait in one session.
     pub command_queue_len_max: usize,
+    /// Content bytes of the commands that may wait in one session; one is always taken.
+    pub command_queue_bytes_max: usize,
     /// Events that one session commits at once.
     pub batch_events_max: usize,
     /// A session without work leaves memory after so long, seconds.
@@ -111,6 +113,7 @@ impl Default for EngineSettings {
             arbiters: engine.arbiters,
             mailbox_len_max: engine.mailbox_len_max,
             command_queue_len_max: engine.command_queue_len_max,
+            command_queue_bytes_max: engine.command_queue_bytes_max,
             batch_events_max: engine.batch_events_max,
             idle_passivate_s: engine.idle_passivate_s,
             recoveries_max: engine.recoveries_max,

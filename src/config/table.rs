@@ -79,6 +79,7 @@ pub const SETTINGS: &[Setting] = &[
     n("engine.arbiters", "threads", "1", "Threads that run session actors."),
     n("engine.mailbox_len_max", "messages", "65536", "Messages that may wait for a shard or the dispatcher; then `runtime.busy`."),
     n("engine.command_queue_len_max", "commands", "1024", "Commands that may wait in one session; then `runtime.busy`."),
+    n("engine.command_queue_bytes_max", "bytes", "33554432", "Content of the commands that may wait in one session (one always may); then `runtime.busy`."),
     n("engine.batch_events_max", "events", "1024", "Events that one session commits at once."),
     n("engine.idle_passivate_s", "s", "300", "A session without work leaves memory after so long."),
     n("engine.recoveries_max", "sessions", "32", "Sessions read back from disk at the same time, per arbiter."),

@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub mailbox_len_max: usize,
     /// Commands that wait in one session.
     pub command_queue_len_max: usize,
+    /// Content bytes of the commands that wait in one session; one command is always taken.
+    pub command_queue_bytes_max: usize,
     /// Events of one append (a single command may bring more: its batch limit is its own).
     pub batch_events_max: usize,
     /// How long a session without work stays in memory, seconds.
@@ -59,6 +61,7 @@ impl Default for EngineConfig {
             arbiters: 1,
             mailbox_len_max: 65_536,
             command_queue_len_max: 1_024,
+            command_queue_bytes_max: 32 << 20,
             batch_events_max: 1_024,
             idle_passivate_s: 300,
             recoveries_max: 32,

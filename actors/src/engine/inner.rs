@@ -185,10 +185,10 @@ impl Inner {
             _ => return Err(self.stopped()),
         }
         let (reply, answering) = ReplyTo::new(self.drain.enter());
-        let mut queued = Queued { command, reply };
+        let mut queued = Queued::new(command, reply);
         for _ in 0..LOOKUPS_MAX {
             let slot = self.directory.slot(id).ok_or_else(|| self.stopped())?;
-            match slot.push(queued, self.config.command_queue_len_max) {
+            match slot.push(queued, &self.config) {
                 Pushed::Waits | Pushed::Full => return Ok(answering),
                 Pushed::Start => {
                     self.start(&slot);

@@ -33,6 +33,22 @@ pub enum Command {
     Expire(Expiry),
 }
 
+impl Command {
+    /// Bytes of content that it carries.
+    pub fn content_bytes(&self) -> usize {
+        let of = |events: &[Input]| -> usize { events.iter().map(|e| e.content.len()).sum() };
+        match self {
+            Self::Create(c) => of(&c.events),
+            Self::Submit(s) => of(&s.events),
+            Self::Attempt(AttemptCall {
+                verb: Verb::Events(events),
+                ..
+            }) => of(events),
+            _ => 0,
+        }
+    }
+}
+
 /// Who asks, for the envelope and for idempotency.
 #[derive(Debug, Clone)]
 pub struct Request {

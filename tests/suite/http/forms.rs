@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::kit::{Site, absent, config, external};
+use super::kit::{Site, absent, config, external, id, runner};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_frameworks_own_errors_have_the_one_form() {
@@ -109,6 +109,22 @@ async fn a_body_is_json_or_nothing() {
     site.send(cancel.header("content-type", "application/json; charset=utf-8"))
         .await
         .must(200);
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_takes_no_body() {
+    let site = Site::open().await;
+    let session = format!("/v1/sessions/{}", site.session().await);
+    let runner = site.post("/v1/runners", runner()).await.must(201);
+    let runner = format!("/v1/runners/{}", id(&runner));
+    for path in [session, runner] {
+        for body in ["{}", r#"{"unknown":1}"#, "x"] {
+            let request = site.request("DELETE", &path).body(body);
+            site.send(request).await.code(400, "request.body_invalid");
+        }
+        site.delete(&path).await.must(200);
+    }
     site.close().await;
 }
 
