@@ -233,12 +233,10 @@ fn settle(draft: &mut Draft<'_>, run: &LiveRun, settle: &Settle) -> Result<Reply
         })
     });
     let end = turn::End {
-        outcome: settle.outcome,
         error,
         usage: settle.usage,
         to: settle.session_failed.then_some(Status::Failed),
-        reason: "settled",
-        lost: LostReason::Settled,
+        ..turn::End::new(settle.outcome, "settled", LostReason::Settled)
     };
     turn::end(draft, end, &author)?;
     let state = draft.state();

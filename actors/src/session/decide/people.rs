@@ -12,7 +12,7 @@ use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{Created, Facts, LostReason};
 use crate::session::payload::{
-    Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, Usage, WaitingOn,
+    Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, WaitingOn,
 };
 use crate::session::show::{ShowExtras, show};
 use crate::session::state::{ItemKind, Phase};
@@ -124,12 +124,8 @@ pub(super) fn cancel(
         draft.caused_by(Cause::Request(request.request_id.to_string()));
         if draft.base().run.is_some() {
             let end = turn::End {
-                outcome: Outcome::Canceled,
-                error: None,
-                usage: Usage::default(),
                 to: Some(Status::Canceled),
-                reason: "cancel",
-                lost: LostReason::Canceled,
+                ..turn::End::new(Outcome::Canceled, "cancel", LostReason::Canceled)
             };
             turn::end(&mut draft, end, &request.author)?;
         } else {
@@ -266,12 +262,8 @@ fn interrupt(draft: &mut Draft<'_>, request: &Request) -> Result<(), Rejection> 
         return Ok(());
     }
     let end = turn::End {
-        outcome: Outcome::Interrupted,
-        error: None,
-        usage: Usage::default(),
         to: Some(Status::Idle),
-        reason: "interrupt",
-        lost: LostReason::Interrupted,
+        ..turn::End::new(Outcome::Interrupted, "interrupt", LostReason::Interrupted)
     };
     turn::end(draft, end, &request.author)
 }

@@ -25,6 +25,20 @@ pub(super) struct End {
     pub(super) lost: LostReason,
 }
 
+impl End {
+    /// An end without an error, further usage, or a place of its own to go.
+    pub(super) fn new(outcome: Outcome, reason: &'static str, lost: LostReason) -> Self {
+        Self {
+            outcome,
+            error: None,
+            usage: Usage::default(),
+            to: None,
+            reason,
+            lost,
+        }
+    }
+}
+
 /// Queues a run. The caller has set the status.
 pub(super) fn queue(draft: &mut Draft<'_>, trigger: Trigger, continues: Option<RunId>) {
     let id = RunId(draft.env.uuid());
@@ -201,12 +215,8 @@ pub(super) fn lose(draft: &mut Draft<'_>, reason: RequeueReason) -> Result<(), R
         message: format!("all {max} attempts were lost, the last by {}", lost.text()),
     };
     let end_of = End {
-        outcome: Outcome::Failed,
         error: Some(error),
-        usage: Usage::default(),
-        to: None,
-        reason: "attempts exhausted",
-        lost,
+        ..End::new(Outcome::Failed, "attempts exhausted", lost)
     };
     end(draft, end_of, &Author::system())
 }
@@ -255,12 +265,8 @@ pub(super) fn go_on(draft: &mut Draft<'_>, answer: EventId) -> Result<(), Reject
         Phase::Waiting => draft.set_status(Status::Running, "answered"),
         Phase::Parked => {
             let to_next = End {
-                outcome: Outcome::Continued,
-                error: None,
-                usage: Usage::default(),
                 to: Some(Status::Pending),
-                reason: "answered",
-                lost: LostReason::Parked,
+                ..End::new(Outcome::Continued, "answered", LostReason::Parked)
             };
             end(draft, to_next, &Author::system())?;
             let trigger = Trigger {
