@@ -35,7 +35,7 @@ pub enum Command {
     /// A step of an operation on the sandbox from outside a run.
     Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
-    Pin(PinCheckpoint),
+    Pin(Box<PinCheckpoint>),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -287,7 +287,7 @@ pub enum Verb {
     /// Wait for something outside.
     Park(Park),
     /// The run is over.
-    Settle(Settle),
+    Settle(Box<Settle>),
     /// The attempt is given back, gracefully.
     Release,
     /// The claim's answer never reached the runner (said by the server, not by a runner).
