@@ -5,6 +5,7 @@ mod claims;
 mod context;
 mod deployments;
 mod events;
+mod forks;
 mod gate;
 mod guarded;
 mod openapi;

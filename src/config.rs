@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
-pub use parts::{EngineSettings, FeedConfig, ReceiptsConfig, StorageConfig, StorageEngine};
+pub use parts::{
+    EngineSettings, FeedConfig, ReceiptsConfig, RetentionConfig, StorageConfig, StorageEngine,
+};
 pub use table::{SETTINGS, Setting, markdown};
 
 /// Every setting.
@@ -39,6 +41,8 @@ pub struct Config {
     pub feed: FeedConfig,
     /// Answers kept for repeated requests.
     pub receipts: ReceiptsConfig,
+    /// How long and how many things are kept.
+    pub retention: RetentionConfig,
     /// The HTTP server.
     pub http: HttpConfig,
     /// Who may call.
@@ -234,6 +238,9 @@ impl Config {
             metadata_pairs_max: self.sessions.metadata_pairs_max,
             metadata_key_bytes_max: self.sessions.metadata_key_bytes_max,
             metadata_value_bytes_max: self.sessions.metadata_value_bytes_max,
+            checkpoint_ttl_s: self.retention.checkpoint_ttl_s,
+            checkpoints_per_session_max: self.retention.checkpoints_per_session_max,
+            checkpoints_pinned_max: self.retention.checkpoints_pinned_max,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
 mod claims;
+mod forks;
 mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,7 @@ use crate::runner::{self, Extensions};
 use crate::telemetry;
 
 pub use claims::{VERBS, claims_body};
+pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.

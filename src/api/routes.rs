@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use longhaul_actors::code::Code;
 
 use super::problem::{Answered, Failure};
-use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+use super::{claims, deployments, events, forks, operations, runners, sessions, stream, workspaces};
 use crate::auth::Scope;
 
 /// One route.
@@ -85,6 +85,11 @@ routes! {
     "/v1/sessions/{id}/runs" { get "GET" READ => sessions::runs; }
     "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
     "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
+    "/v1/sessions/{id}/fork" { post "POST" WRITE => forks::fork; }
+    "/v1/sessions/{id}/diff" { get "GET" READ => forks::diff; }
+    "/v1/sessions/{id}/tree" { get "GET" READ => forks::tree; }
+    "/v1/sessions/{id}/checkpoints" { get "GET" READ => forks::checkpoints; }
+    "/v1/sessions/{id}/checkpoints/{checkpoint}/pin" { post "POST" WRITE => forks::pin; }
     "/v1/deployments" {
         post "POST" WRITE => deployments::create;
         get "GET" READ => deployments::list;

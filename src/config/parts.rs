@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use longhaul_actors::engine::EngineConfig;
+use longhaul_actors::limits::Limits;
 use longhaul_storage::Options;
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +158,29 @@ impl Default for ReceiptsConfig {
     fn default() -> Self {
         Self {
             ttl_s: EngineConfig::default().receipt_ttl_s,
+        }
+    }
+}
+
+/// `retention.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// How long a checkpoint lives, seconds (at most 30 days); a workspace may shorten it.
+    pub checkpoint_ttl_s: u64,
+    /// Checkpoints of one session that are not pinned; the oldest go first. 0 = any number.
+    pub checkpoints_per_session_max: u32,
+    /// Pinned checkpoints of one session.
+    pub checkpoints_pinned_max: u32,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            checkpoint_ttl_s: limits.checkpoint_ttl_s,
+            checkpoints_per_session_max: limits.checkpoints_per_session_max,
+            checkpoints_pinned_max: limits.checkpoints_pinned_max,
         }
     }
 }

@@ -75,8 +75,17 @@ pub fn receipt_key(caller: &Caller, method_path: &str, key: &str, body: &[u8]) -
     }
 }
 
+/// A principal has a name of bounded length.
+pub(super) fn check_principal(principal: &str) -> Result<(), Rejection> {
+    if principal.is_empty() || principal.len() > PRINCIPAL_BYTES_MAX {
+        let detail = format!("principal has 1 to {PRINCIPAL_BYTES_MAX} bytes");
+        return Err(Rejection::new(Code::FieldInvalid, detail));
+    }
+    Ok(())
+}
+
 impl Asked {
-    fn request(self) -> Request {
+    pub(super) fn request(self) -> Request {
         Request {
             workspace: self.caller.workspace,
             author: self.caller.author(),
@@ -98,21 +107,20 @@ impl Runtime {
         new: CreateSession,
     ) -> Result<Answer, Rejection> {
         let principal = new.principal.unwrap_or_else(|| asked.caller.id.clone());
-        if principal.is_empty() || principal.len() > PRINCIPAL_BYTES_MAX {
-            let detail = format!("principal has 1 to {PRINCIPAL_BYTES_MAX} bytes");
-            return Err(Rejection::new(Code::FieldInvalid, detail));
-        }
+        check_principal(&principal)?;
         let workspace = asked.caller.workspace;
         let revision = self
             .catalog()
             .revision(workspace, new.deployment, new.revision)
             .await?;
+        let checkpoint_ttl_s = self.catalog().checkpoint_ttl_s(workspace).await?;
         let create = Create {
             request: asked.request(),
             principal,
             pin: revision.pin(),
             metadata: new.metadata,
             budget: new.budget,
+            checkpoint_ttl_s,
             events: new.events,
         };
         let id = self.engine().new_session_id();
