@@ -1,7 +1,7 @@
 //! The fold: what an event makes of a state. It holds no rules and cannot fail.
 
 use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
-use super::event::{Event, EventType};
+use super::event::{AuthorKind, Event, EventType};
 use super::payload::{
     Body, Compute, DeletedWhat, ItemClosed, Outcome, RunClaimed, RunParked, RunQueued, RunRequeued,
     RunSettled, SessionForked, Usage, WaitingOn,
@@ -147,8 +147,16 @@ fn miss(state: &mut State, seq: u64) {
     }
 }
 
-/// Notes how far the live run has come.
+/// Notes how far the live run has come: what it wrote or took. What others did to it meanwhile
+/// (an answer, a change of status) it has not seen yet.
 fn note_run(state: &mut State, event: &Event) {
+    let own = matches!(
+        event.header.author.kind,
+        AuthorKind::Agent | AuthorKind::Runner
+    );
+    if !own && !matches!(event.body, Body::RunInputsTaken(_)) {
+        return;
+    }
     if let (Some(run), Some(by)) = (&mut state.run, event.header.run)
         && run.id == by.id
     {

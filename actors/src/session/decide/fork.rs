@@ -123,6 +123,7 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
                 to: Some(to),
                 ..turn::End::new(Outcome::Canceled, FORKED, LostReason::Canceled)
             };
+            turn::close_items(draft, run.id, run.attempt);
             draft.become_status(to, FORKED);
             let by = crate::session::event::Author::system();
             turn::end(draft, end, &by)?;
@@ -163,7 +164,15 @@ fn without_run(draft: &mut Draft<'_>) -> Result<(), Rejection> {
 
 /// A parked run stays parked, without compute, its items open under the same ids.
 fn parked(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
-    draft.become_status(Status::Paused, FORKED);
+    // Everything it waited for may be in at the cut: then it goes on at once.
+    let all_in = run.all_in();
+    let to = if all_in {
+        turn::close_items(draft, run.id, run.attempt);
+        Status::Pending
+    } else {
+        Status::Paused
+    };
+    draft.become_status(to, FORKED);
     if run.phase == Phase::Waiting {
         let open = run.waits.iter().filter(|w| !w.done);
         let body = RunParked {
@@ -183,11 +192,8 @@ fn parked(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
             Body::RunParked(body),
         );
     }
-    // Everything it waited for may be in at the cut: then it goes on at once.
-    let last = run.answers.last().map(|a| a.id);
-    match last {
-        Some(answer) => turn::go_on(draft, answer),
-        None if run.waits.iter().all(|w| w.done) => turn::go_on(draft, run.parked_id),
-        None => Ok(()),
+    if !all_in {
+        return Ok(());
     }
+    turn::go_on(draft, run.answers.last().map_or(run.parked_id, |a| a.id))
 }
