@@ -59,7 +59,10 @@ fn rows(folder: &Path) -> Rows {
 
 /// What file `n` holds after `round`: each round changes every third.
 fn content(n: u8, round: u8) -> Vec<u8> {
-    let changed = (0..=round).rev().find(|r| (n + r).is_multiple_of(3)).unwrap_or(0);
+    let changed = (0..=round)
+        .rev()
+        .find(|r| (n + r).is_multiple_of(3))
+        .unwrap_or(0);
     let mut state = u64::from(n) << 32 | u64::from(changed) | 1 << 50;
     let noise = (0..2_500).flat_map(|_| {
         state ^= state << 13;
