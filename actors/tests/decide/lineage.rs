@@ -46,13 +46,10 @@ impl Boxed {
         };
         change(&mut fork);
         let id = self.door.ids.uuid(self.door.clock.wall_ms());
-        let mut child = Self {
-            door: self.door.clone(),
-            limits: self.limits.clone(),
-            tokens: self.tokens,
-            ttl_s: self.ttl_s,
-            ..Self::at_world(self.world.clone())
-        };
+        let mut child = Self::at_world(self.world.clone());
+        child.limits = self.limits.clone();
+        child.tokens = self.tokens;
+        child.ttl_s = self.ttl_s;
         child.state.id = SessionId(id);
         let past = self.log.iter().take_while(|e| e.event.seq <= seq);
         past.for_each(|new| child.note(new));
