@@ -2,9 +2,11 @@
 
 mod body;
 mod claims;
+mod clones;
 mod context;
 mod deployments;
 mod events;
+mod forks;
 mod gate;
 mod guarded;
 mod openapi;
@@ -13,6 +15,7 @@ mod params;
 mod problem;
 mod routes;
 mod runners;
+mod runtimes;
 mod sessions;
 mod state;
 mod stream;

@@ -10,6 +10,7 @@ mod client;
 mod deployment;
 pub mod exit;
 mod follow;
+mod lineage;
 pub mod output;
 mod quickstart;
 mod render;

@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
-pub use parts::{EngineSettings, FeedConfig, ReceiptsConfig, StorageConfig, StorageEngine};
+pub use parts::{
+    EngineSettings, FeedConfig, ForksConfig, ReceiptsConfig, RetentionConfig, RuntimesConfig,
+    StorageConfig, StorageEngine,
+};
 pub use table::{SETTINGS, Setting, markdown};
 
 /// Every setting.
@@ -33,12 +36,18 @@ pub struct Config {
     pub runs: RunsConfig,
     /// Enrolled runners.
     pub runners: RunnersConfig,
+    /// Forks.
+    pub forks: ForksConfig,
+    /// Sandboxes between runs.
+    pub runtimes: RuntimesConfig,
     /// Actors and their queues.
     pub engine: EngineSettings,
     /// Live followers.
     pub feed: FeedConfig,
     /// Answers kept for repeated requests.
     pub receipts: ReceiptsConfig,
+    /// How long and how many things are kept.
+    pub retention: RetentionConfig,
     /// The HTTP server.
     pub http: HttpConfig,
     /// Who may call.
@@ -100,6 +109,8 @@ pub struct RunsConfig {
     pub backoff_ms_max: u64,
     /// How long a park may hold its compute, seconds.
     pub waiting_hold_s_max: u64,
+    /// How long a run whose disk only one runner has waits for it, once that is not live, seconds.
+    pub host_wait_s: u64,
     /// Hands out no claim; everything else works.
     pub paused: bool,
 }
@@ -115,6 +126,7 @@ impl Default for RunsConfig {
             backoff_ms_min: limits.backoff_ms_min,
             backoff_ms_max: limits.backoff_ms_max,
             waiting_hold_s_max: limits.waiting_hold_s_max,
+            host_wait_s: EngineConfig::default().host_wait_s,
             paused: false,
         }
     }
@@ -234,6 +246,9 @@ impl Config {
             metadata_pairs_max: self.sessions.metadata_pairs_max,
             metadata_key_bytes_max: self.sessions.metadata_key_bytes_max,
             metadata_value_bytes_max: self.sessions.metadata_value_bytes_max,
+            checkpoint_ttl_s: self.retention.checkpoint_ttl_s,
+            checkpoints_per_session_max: self.retention.checkpoints_per_session_max,
+            checkpoints_pinned_max: self.retention.checkpoints_pinned_max,
         }
     }
 
@@ -244,6 +259,7 @@ impl Config {
             arbiters: self.engine.arbiters,
             mailbox_len_max: self.engine.mailbox_len_max,
             command_queue_len_max: self.engine.command_queue_len_max,
+            command_queue_bytes_max: self.engine.command_queue_bytes_max,
             batch_events_max: self.engine.batch_events_max,
             idle_passivate_s: self.engine.idle_passivate_s,
             recoveries_max: self.engine.recoveries_max,
@@ -256,11 +272,19 @@ impl Config {
             followers_max: self.feed.followers_max,
             claims_paused: self.runs.paused,
             runner_live_s: self.runners.live_s,
+            host_wait_s: self.runs.host_wait_s,
+            clone_s_max: self.forks.clone_s_max,
             runners_max: self.runners.known_max,
             polls_max: self.runners.polls_max,
             receipt_ttl_s: self.receipts.ttl_s,
             ..EngineConfig::default()
         }
+    }
+
+    /// Where snapshots of `dir` sandboxes are kept: part of the data folder, so that one copy of
+    /// it holds everything.
+    pub fn snapshot_dir(&self) -> PathBuf {
+        self.storage.data_dir.join("snapshots")
     }
 
     /// Where `dir` sandboxes are made: never inside the log's folder.

@@ -24,6 +24,9 @@ pub enum OpenError {
     /// The thread that opened the log died.
     #[error("the thread that opened the log died")]
     Died,
+    /// The store of snapshots cannot be opened.
+    #[error("snapshots: {0}")]
+    Snapshots(String),
     /// The built-in runner did not start.
     #[error("runner: {0}")]
     Runner(String),

@@ -1,5 +1,7 @@
 //! The API of a host program: sessions as handles, their events as a stream.
 
+mod forks;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,6 +24,8 @@ use serde_json::{Map, Value, json};
 use crate::auth::Caller;
 use crate::error::Error;
 use crate::runtime::{Asked, CreateSession, Runtime, Submission, receipt_key};
+
+pub use forks::ForkOptions;
 
 /// A deployment as made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -11,6 +11,7 @@ pub mod load;
 pub mod messages;
 pub mod runner;
 pub mod runtime;
+pub mod snapshots;
 pub mod telemetry;
 
 pub use config::Config;

@@ -9,6 +9,7 @@
 //! The runner inside the server ([`builtin`]) and `longhaul runner` ([`remote`]) differ in one
 //! thing: the [`protocol::ClaimApi`] behind which they find the server.
 
+pub mod attached;
 pub mod attempt;
 pub mod builtin;
 pub mod calls;

@@ -1,6 +1,8 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
 mod claims;
+mod control;
+mod forks;
 mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +23,13 @@ use crate::config::{Config, StorageEngine};
 use crate::error::{Error, OpenError};
 use crate::handle::{Deployment, NewSession, SessionHandle};
 use crate::runner::{self, Extensions};
+use crate::snapshots::{Snapshots, SnapshotsHandle};
 use crate::telemetry;
 
 pub use claims::{VERBS, claims_body};
+pub(crate) use control::Control;
+pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};
+pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.
@@ -44,6 +50,9 @@ struct Parts {
     engine: Engine,
     catalog: Catalog,
     gate: Gate,
+    snapshots: Arc<Snapshots>,
+    /// Holds the snapshots of a log in memory.
+    _temporary: Option<tempfile::TempDir>,
     stopping: watch::Sender<bool>,
     runner: Mutex<Option<runner::builtin::BuiltIn>>,
 }
@@ -111,7 +120,15 @@ impl Builder {
             None => open_log(&config).await?,
         };
         let door = door.unwrap_or_else(Door::system);
-        let started = Engine::start(Arc::clone(&log), door.clone(), config.engine());
+        let (snapshots, temporary) = match open_snapshots(&config, &log, &door).await {
+            Ok(both) => both,
+            Err(reason) => {
+                off_thread(move || log.close()).await;
+                return Err(OpenError::Snapshots(reason));
+            }
+        };
+        let bytes = Arc::new(SnapshotsHandle(Arc::clone(&snapshots)));
+        let started = Engine::start_with(Arc::clone(&log), door.clone(), config.engine(), bytes);
         let engine = match started {
             Ok(engine) => engine,
             Err(refused) => {
@@ -135,6 +152,8 @@ impl Builder {
             engine,
             catalog,
             gate,
+            snapshots,
+            _temporary: temporary,
             stopping,
             runner,
         };
@@ -160,6 +179,30 @@ async fn open_log(config: &Config) -> Result<Arc<dyn Log>, OpenError> {
     let opened = off_thread(move || RocksLog::open(&storage.data_dir, storage.options())).await;
     let log: Arc<RocksLog> = opened.ok_or(OpenError::Died)??;
     Ok(log)
+}
+
+/// Snapshots of a log in memory are in a temporary folder.
+async fn open_snapshots(
+    config: &Config,
+    log: &Arc<dyn Log>,
+    door: &Door,
+) -> Result<(Arc<Snapshots>, Option<tempfile::TempDir>), String> {
+    let temporary = match config.storage.engine {
+        StorageEngine::Memory => {
+            let made = tempfile::Builder::new()
+                .prefix("longhaul-snapshots-")
+                .tempdir();
+            Some(made.map_err(|e| e.to_string())?)
+        }
+        StorageEngine::Rocksdb => None,
+    };
+    let folder = temporary
+        .as_ref()
+        .map_or_else(|| config.snapshot_dir(), |t| t.path().to_owned());
+    let (log, door) = (Arc::clone(log), door.clone());
+    let opened = off_thread(move || Snapshots::open(&folder, log, door)).await;
+    let snapshots = opened.ok_or("the opening thread died")??;
+    Ok((Arc::new(snapshots), temporary))
 }
 
 impl Runtime {
@@ -209,15 +252,35 @@ impl Runtime {
         let _ = stopping.wait_for(|stop| *stop).await;
     }
 
+    /// The store of `dir` sandboxes' snapshots.
+    pub(crate) fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.parts.snapshots
+    }
+
     pub(crate) fn stop_signal(&self) -> watch::Receiver<bool> {
         self.parts.stopping.subscribe()
     }
 
-    async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
-        let inner = Self {
+    /// What operations need of the built-in runner, if there is one.
+    fn control(&self) -> Option<Control> {
+        let runner = self
+            .parts
+            .runner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        runner.as_ref().map(|r| r.control().clone())
+    }
+
+    /// A handle of the runtime's own, which keeps nothing alive.
+    fn inner_handle(&self) -> Self {
+        Self {
             parts: Arc::clone(&self.parts),
             _owner: None,
-        };
+        }
+    }
+
+    async fn start_runner(&self, extensions: Extensions) -> Result<(), OpenError> {
+        let inner = self.inner_handle();
         let config = self.config().clone();
         let started = runner::builtin::start(inner, &config, extensions).await;
         let runner = started.map_err(OpenError::Runner)?;

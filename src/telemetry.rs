@@ -27,10 +27,15 @@ pub fn metrics() -> Option<&'static PrometheusHandle> {
         .as_ref()
 }
 
+/// What is logged where `RUST_LOG` says nothing: `info`. But the framework's parser of requests
+/// would log whatever garbage a client sends as an error of the server; the client gets a 4xx.
+const DEFAULT_FILTER: &str = "info,actix_http::h1::decoder=off,actix_http::h1::dispatcher=off";
+
 /// Writes logs to standard error, as text or as JSON lines. `RUST_LOG` chooses what (default
-/// `info`). Does nothing where the host has a subscriber already.
+/// `info`, without what clients garble). Does nothing where the host has a subscriber already.
 pub fn init_logs(json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
@@ -42,5 +47,27 @@ pub fn init_logs(json: bool) {
     };
     if set.is_err() {
         tracing::debug!("logs go to the host's subscriber");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn what_a_client_garbles_is_no_error_of_the_server() {
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(DEFAULT_FILTER))
+            .with_writer(std::io::sink)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(!tracing::enabled!(target: "actix_http::h1::decoder", Level::ERROR));
+            assert!(!tracing::enabled!(target: "actix_http::h1::dispatcher", Level::ERROR));
+            assert!(tracing::enabled!(target: "actix_http::h1::service", Level::ERROR));
+            assert!(tracing::enabled!(target: "longhaul", Level::INFO));
+            assert!(!tracing::enabled!(target: "longhaul", Level::DEBUG));
+        });
     }
 }

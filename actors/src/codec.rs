@@ -53,3 +53,35 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
     Ok(value)
 }
+
+/// For a part of a stored value that is kept elsewhere, or nowhere: it is written as nothing and
+/// read as its default.
+macro_rules! encodes_as_nothing {
+    ($name:ty) => {
+        impl bincode::Encode for $name {
+            fn encode<E: bincode::enc::Encoder>(
+                &self,
+                _: &mut E,
+            ) -> Result<(), bincode::error::EncodeError> {
+                Ok(())
+            }
+        }
+
+        impl<C> bincode::Decode<C> for $name {
+            fn decode<D: bincode::de::Decoder<Context = C>>(
+                _: &mut D,
+            ) -> Result<Self, bincode::error::DecodeError> {
+                Ok(Self::default())
+            }
+        }
+
+        impl<'de, C> bincode::BorrowDecode<'de, C> for $name {
+            fn borrow_decode<D: bincode::de::BorrowDecoder<'de, Context = C>>(
+                _: &mut D,
+            ) -> Result<Self, bincode::error::DecodeError> {
+                Ok(Self::default())
+            }
+        }
+    };
+}
+pub(crate) use encodes_as_nothing;

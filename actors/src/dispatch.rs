@@ -2,6 +2,7 @@
 //! it out: a claim is a command to the session, which may refuse it.
 
 pub mod actor;
+pub mod clones;
 pub mod liveness;
 pub mod matcher;
 pub mod ready;
@@ -20,6 +21,8 @@ pub enum RunnerTarget {
     AnyExternal,
     /// Every other harness: for the runner of this process, never on the wire.
     AnyInternal,
+    /// Runs whose disk this very runner has; implied, never on the wire.
+    Only(RunnerId),
 }
 
 impl RunnerTarget {
@@ -45,6 +48,7 @@ impl std::fmt::Display for RunnerTarget {
             Self::Exact(h, s) => write!(f, "{h}/{s}"),
             Self::AnyExternal => f.write_str("*"),
             Self::AnyInternal => f.write_str("internal"),
+            Self::Only(id) => write!(f, "only {id}"),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! every method here works wherever it is awaited.
 
 pub mod claims;
+pub(crate) mod clones;
 pub mod config;
 pub(crate) mod directory;
 pub(crate) mod drain;
@@ -11,6 +12,7 @@ pub mod forks;
 pub mod health;
 pub(crate) mod inner;
 pub(crate) mod metrics;
+pub mod operations;
 pub mod outcome;
 pub mod reads;
 mod start;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 use longhaul_storage::Log;
 
-pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard};
+pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard, Offered};
 pub use config::EngineConfig;
 pub use forks::{Common, FamilyMember, ForkRequest};
 pub use health::{Health, Stats};

@@ -112,6 +112,11 @@ id!(
     CheckpointId, "ckpt_"
 );
 
+id!(
+    /// The right to answer for a fork's copy of a disk: secret, kept in memory only.
+    CloneToken, "cln_"
+);
+
 const SEQ_BITS: u32 = 40;
 /// The greatest `seq` that an event id can carry.
 pub const EVENT_SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;

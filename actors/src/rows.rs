@@ -14,7 +14,7 @@ pub const SESSION: u8 = 1;
 pub const LIVE: u8 = 2;
 /// Durable timers, by time.
 pub const TIMER: u8 = 3;
-/// Answers to Idempotency-Keys.
+/// Answers to Idempotency-Keys of requests to no session.
 pub const RECEIPT: u8 = 4;
 /// Answers to numbered calls of live claims.
 pub const CALL: u8 = 5;
@@ -28,21 +28,27 @@ pub const WORKSPACE: u8 = 8;
 pub const RUNNER: u8 = 9;
 /// Erased sessions whose bytes are still to be purged.
 pub const PURGE: u8 = 10;
+/// Answers to Idempotency-Keys of requests to a session; they show it, so they go with it.
+pub const SESSION_RECEIPT: u8 = 11;
+/// Which session the creation under an Idempotency-Key made.
+pub const CREATED: u8 = 12;
 
 /// Listed checkpoints, by session.
-pub const CHECKPOINT: u8 = 11;
+pub const CHECKPOINT: u8 = 13;
 /// Sessions of checkpoints, by the checkpoint's id.
-pub const CHECKPOINT_ID: u8 = 12;
+pub const CHECKPOINT_ID: u8 = 14;
 /// Snapshots.
-pub const SNAPSHOT: u8 = 13;
+pub const SNAPSHOT: u8 = 15;
 /// Counted references to snapshots: by checkpoints, and by clones in progress.
-pub const SNAPSHOT_HOLDER: u8 = 14;
+pub const SNAPSHOT_HOLDER: u8 = 16;
 /// Snapshots that lost a reference: their bytes may have to go.
-pub const COLLECT: u8 = 15;
+pub const COLLECT: u8 = 17;
 /// Snapshots about to go: no new reference is made to them.
-pub const DOOMED: u8 = 16;
+pub const DOOMED: u8 = 18;
 /// Forks, by the first session of their family.
-pub const MEMBER: u8 = 17;
+pub const MEMBER: u8 = 19;
+/// Counted references to packs: by snapshots.
+pub const PACK_HOLDER: u8 = 20;
 
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
@@ -134,6 +140,16 @@ pub fn doomed(id: SnapshotKey) -> Bytes {
     key(DOOMED, &[&id.0])
 }
 
+/// A reference to a pack of the server's own store by a snapshot.
+pub fn pack_holder(pack: [u8; 16], id: SnapshotKey) -> Bytes {
+    key(PACK_HOLDER, &[&pack, &id.0])
+}
+
+/// Prefix of a pack's references.
+pub fn pack_holders(pack: [u8; 16]) -> Bytes {
+    key(PACK_HOLDER, &[&pack])
+}
+
 /// A fork in its family.
 pub fn member(root: SessionId, id: SessionId) -> Bytes {
     key(MEMBER, &[&root.0, &id.0])
@@ -144,9 +160,19 @@ pub fn members(root: SessionId) -> Bytes {
     key(MEMBER, &[&root.0])
 }
 
-/// The answer to an Idempotency-Key.
+/// The answer to an Idempotency-Key of a request to no session.
 pub fn receipt(scope: [u8; 16]) -> Bytes {
     key(RECEIPT, &[&scope])
+}
+
+/// The answer to an Idempotency-Key of a request to a session, its creation too.
+pub fn session_receipt(session: SessionId, scope: [u8; 16]) -> Bytes {
+    key(SESSION_RECEIPT, &[&session.0, &scope])
+}
+
+/// The session that the creation under an Idempotency-Key made.
+pub fn created(scope: [u8; 16]) -> Bytes {
+    key(CREATED, &[&scope])
 }
 
 /// The answer to a numbered call.
@@ -166,7 +192,7 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED, CHECKPOINT]
+    [LIVE, CALL, ENDED, SESSION_RECEIPT, CHECKPOINT]
         .iter()
         .map(|tag| key(*tag, &[&session.0]))
         .collect()

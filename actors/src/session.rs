@@ -16,6 +16,7 @@ pub mod evolve;
 pub mod facts;
 pub mod history;
 pub mod input;
+pub mod operation;
 pub mod payload;
 pub mod projection;
 pub mod show;

@@ -533,6 +533,14 @@ fn every_stored_row_has_a_golden_form() {
         },
     );
     stored(
+        "row.created",
+        &Created {
+            body: [1; 16],
+            session: SessionId([9; 16]),
+            at_ms: 3,
+        },
+    );
+    stored(
         "row.call",
         &StoredCall {
             verb: "events".into(),

@@ -91,6 +91,14 @@ impl Body {
         serde_json::from_slice(&self.0).map_err(|e| field_error(&e))
     }
 
+    /// For routes without a body.
+    pub(super) fn none(&self) -> Result<(), Rejection> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Err(Rejection::new(Code::BodyInvalid, "DELETE takes no body"))
+    }
+
     /// For routes without fields: nothing, or an empty object.
     pub(super) fn no_fields(&self) -> Result<(), Rejection> {
         #[derive(Deserialize)]

@@ -36,7 +36,7 @@ pub(super) async fn poll(ctx: Ctx, body: Body) -> Answered {
     let runtime = ctx.runtime();
     let grants = runtime.claims_for(&ctx.caller, id, max, wait_ms).await?;
     let text = claims_body(runtime, &grants).await?;
-    let guards = grants.into_iter().map(|g| g.confirm).collect();
+    let guards = grants.claims.into_iter().map(|g| g.confirm).collect();
     let body = BoxBody::new(Guarded::new(text, guards));
     Ok(HttpResponse::Ok()
         .content_type("application/json")
@@ -62,6 +62,7 @@ documented! {
     heartbeat "/v1/claims/{token}/heartbeat" "`{n?}`" "Still here.";
     agent_events "/v1/claims/{token}/events" "`{n?, events: [{type, content}]}`" "Writes events of the agent (202).";
     inputs "/v1/claims/{token}/inputs" "`{n?}`; query `wait_ms`" "Takes input that has arrived meanwhile.";
+    checkpoint "/v1/claims/{token}/checkpoint" "`{n?, snapshot: {id, provider, retention, bytes?}, resume?, name?, metadata?, cursor?}`" "Keeps a way back (201).";
     park "/v1/claims/{token}/park" "`{n?, waiting_on, compute}`" "Waits for something outside the run.";
     settle "/v1/claims/{token}/settle" "`{n?, outcome, error?, usage?}`" "The run is over.";
     release "/v1/claims/{token}/release" "`{n?}`" "Gives the attempt back, gracefully.";

@@ -56,10 +56,7 @@ impl FromRequest for Ctx {
 }
 
 async fn find_caller(api: &Api, req: &HttpRequest) -> Result<Arc<Caller>, Rejection> {
-    let wanted = single(req, &WORKSPACE)?
-        .map(WorkspaceRef::parse)
-        .transpose();
-    let wanted = wanted.map_err(|e| bad_id("the header longhaul-workspace", &e))?;
+    let wanted = single(req, &WORKSPACE)?.map(workspace).transpose()?;
     let Gate::Tokens(tokens) = api.runtime.gate() else {
         let workspace = wanted.unwrap_or(WorkspaceRef::DEFAULT);
         api.runtime.catalog().need_workspace(workspace).await?;
@@ -83,6 +80,17 @@ async fn find_caller(api: &Api, req: &HttpRequest) -> Result<Arc<Caller>, Reject
         return Err(Code::WorkspaceNotFound.into());
     }
     Ok(Arc::new(caller))
+}
+
+/// The workspace that a header names.
+fn workspace(text: &str) -> Result<WorkspaceRef, Rejection> {
+    let named = WorkspaceRef::parse(text);
+    let named = named.map_err(|e| bad_id("the header longhaul-workspace", &e))?;
+    if named == WorkspaceRef::DEFAULT && text != named.to_string() {
+        // `default` has no other name: the id it is stored under is shown nowhere.
+        return Err(Code::WorkspaceNotFound.into());
+    }
+    Ok(named)
 }
 
 /// The one value of a header; twice is a bad header.

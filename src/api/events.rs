@@ -1,6 +1,7 @@
 //! `/v1/sessions/{id}/events`.
 
 use actix_web::HttpResponse;
+use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::{EventPage, EventQuery};
 use longhaul_actors::ids::SessionId;
@@ -90,17 +91,22 @@ fn query(mut params: Params) -> Result<EventQuery, Rejection> {
     }
 }
 
-/// Envelopes are spliced as bytes.
-fn shown(page: &EventPage, order: Order) -> HttpResponse {
-    let size: usize = page.events.iter().map(|e| e.len() + 1).sum();
-    let mut out = Vec::with_capacity(size + 128);
-    out.extend_from_slice(b"{\"events\":[");
-    for (i, event) in page.events.iter().enumerate() {
+/// Envelopes are spliced as bytes: `"events":[…]`.
+pub(super) fn splice(out: &mut Vec<u8>, events: &[Bytes]) {
+    out.reserve(events.iter().map(|e| e.len() + 1).sum::<usize>() + 128);
+    out.extend_from_slice(b"\"events\":[");
+    for (i, event) in events.iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
         out.extend_from_slice(event);
     }
+    out.push(b']');
+}
+
+fn shown(page: &EventPage, order: Order) -> HttpResponse {
+    let mut out = vec![b'{'];
+    splice(&mut out, &page.events);
     let next = page
         .next_after
         .map_or_else(|| "null".to_owned(), |seq| seq.to_string());
@@ -111,7 +117,7 @@ fn shown(page: &EventPage, order: Order) -> HttpResponse {
     };
     out.extend_from_slice(
         format!(
-            "],\"{name}\":{next},\"last_seq\":{},\"first_available_seq\":{}}}",
+            ",\"{name}\":{next},\"last_seq\":{},\"first_available_seq\":{}}}",
             page.last_seq, page.first_available_seq
         )
         .as_bytes(),

@@ -2,7 +2,10 @@
 
 use utoipa::{OpenApi, ToSchema};
 
-use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+use super::{
+    claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
+    workspaces,
+};
 
 /// `application/problem+json`.
 #[derive(ToSchema)]
@@ -75,6 +78,43 @@ pub(super) struct EventSchema {
     content: serde_json::Value,
 }
 
+/// `POST /v1/sessions/{id}/fork`.
+#[derive(ToSchema)]
+#[schema(as = Fork)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct ForkSchema {
+    /// Where: exactly one of the fields.
+    from: SelectorSchema,
+    /// Who the child acts as; absent = as the source.
+    principal: Option<String>,
+    /// The child's pairs; absent = the source's.
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Where a fork starts; the place itself is part of the child.
+#[derive(ToSchema)]
+#[schema(as = Selector)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct SelectorSchema {
+    /// `true`: the end of the log.
+    head: Option<bool>,
+    /// An event of the source's log.
+    event_id: Option<String>,
+    /// Its position, from 1.
+    seq: Option<u64>,
+    /// A checkpoint of the source: its conversation and its disk.
+    checkpoint_id: Option<String>,
+}
+
+/// `POST /v1/sessions/{id}/checkpoints/{checkpoint}/pin`.
+#[derive(ToSchema)]
+#[schema(as = Pin)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct PinSchema {
+    /// Whether it is exempt from the count.
+    pinned: bool,
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -92,6 +132,11 @@ pub(super) struct EventSchema {
         events::submit,
         events::list,
         stream::follow,
+        forks::fork,
+        forks::diff,
+        forks::tree,
+        forks::checkpoints,
+        forks::pin,
         deployments::create,
         deployments::list,
         deployments::newest,
@@ -115,6 +160,18 @@ pub(super) struct EventSchema {
         operations::ready,
         operations::metrics,
         operations::openapi,
+        claims::checkpoint,
+        clones::adopt,
+        clones::fail,
+        runtimes::exec,
+        runtimes::read_file,
+        runtimes::write_file,
+        runtimes::checkpoint,
+        runtimes::delete_snapshot,
+        runtimes::checkout,
+        runtimes::pause,
+        runtimes::resume,
+        runtimes::close,
     )
 )]
 struct Document;

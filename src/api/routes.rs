@@ -6,7 +6,10 @@ use actix_web::{HttpRequest, HttpResponse};
 use longhaul_actors::code::Code;
 
 use super::problem::{Answered, Failure};
-use super::{claims, deployments, events, operations, runners, sessions, stream, workspaces};
+use super::{
+    claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
+    workspaces,
+};
 use crate::auth::Scope;
 
 /// One route.
@@ -64,6 +67,7 @@ routes! {
         "/v1/claims/{token}/heartbeat"
         "/v1/claims/{token}/events"
         "/v1/claims/{token}/inputs"
+        "/v1/claims/{token}/checkpoint"
         "/v1/claims/{token}/park"
         "/v1/claims/{token}/settle"
         "/v1/claims/{token}/release"
@@ -85,6 +89,11 @@ routes! {
     "/v1/sessions/{id}/runs" { get "GET" READ => sessions::runs; }
     "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
     "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
+    "/v1/sessions/{id}/fork" { post "POST" WRITE => forks::fork; }
+    "/v1/sessions/{id}/diff" { get "GET" READ => forks::diff; }
+    "/v1/sessions/{id}/tree" { get "GET" READ => forks::tree; }
+    "/v1/sessions/{id}/checkpoints" { get "GET" READ => forks::checkpoints; }
+    "/v1/sessions/{id}/checkpoints/{checkpoint}/pin" { post "POST" WRITE => forks::pin; }
     "/v1/deployments" {
         post "POST" WRITE => deployments::create;
         get "GET" READ => deployments::list;
@@ -102,6 +111,17 @@ routes! {
     "/v1/runners" { post "POST" RUN => runners::enrol; }
     "/v1/runners/{id}" { delete "DELETE" RUN => runners::remove; }
     "/v1/runners/{id}/drain" { post "POST" RUN => runners::drain; }
+    "/v1/clones/{token}/adopt" { post "POST" RUN => clones::adopt; }
+    "/v1/clones/{token}/fail" { post "POST" RUN => clones::fail; }
+    "/api/v1/runtimes/exec" { post "POST" WRITE => runtimes::exec; }
+    "/api/v1/runtimes/read-file" { post "POST" WRITE => runtimes::read_file; }
+    "/api/v1/runtimes/write-file" { post "POST" WRITE => runtimes::write_file; }
+    "/api/v1/runtimes/checkpoint" { post "POST" WRITE => runtimes::checkpoint; }
+    "/api/v1/runtimes/checkpoint/delete-snapshot" { post "POST" WRITE => runtimes::delete_snapshot; }
+    "/api/v1/runtimes/checkout" { post "POST" WRITE => runtimes::checkout; }
+    "/api/v1/runtimes/pause" { post "POST" WRITE => runtimes::pause; }
+    "/api/v1/runtimes/resume" { post "POST" WRITE => runtimes::resume; }
+    "/api/v1/runtimes/close" { post "POST" WRITE => runtimes::close; }
     "/healthz" { get "GET" None => operations::alive; }
     "/readyz" { get "GET" None => operations::ready; }
     "/metrics" { get "GET" ADMIN => operations::metrics; }

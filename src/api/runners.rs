@@ -1,5 +1,7 @@
 //! `/v1/runners`.
 
+use actix_web::HttpResponse;
+
 use super::body::Body;
 use super::context::Ctx;
 use super::deployments::stored;
@@ -27,18 +29,18 @@ pub(super) async fn enrol(ctx: Ctx, body: Body) -> Answered {
 /// Forgets a runner. Its live claims end by their leases.
 #[utoipa::path(delete, path = "/v1/runners/{id}", tag = "runners",
     params(("id" = String, Path), ("idempotency-key" = Option<String>, Header)),
-    responses((status = 200, description = "forgotten"), (status = "default", body = ProblemSchema)))]
-pub(super) async fn remove(ctx: Ctx) -> Answered {
+    responses((status = 204, description = "forgotten"), (status = "default", body = ProblemSchema)))]
+pub(super) async fn remove(ctx: Ctx, body: Body) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
+    body.none()?;
     let asked = ctx.asked(b"")?;
-    let gone = ctx
-        .runtime()
-        .catalog()
+    let catalog = ctx.runtime().catalog();
+    catalog
         .remove_runner(&ctx.caller, id, asked.receipt)
         .await?;
     ctx.runtime().engine().forget(id).await?;
-    Ok(stored(gone))
+    Ok(HttpResponse::NoContent().finish())
 }
 
 /// Gives a runner no claims any more; it finishes those it has.

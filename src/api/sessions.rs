@@ -124,9 +124,10 @@ pub(super) async fn show(ctx: Ctx) -> Answered {
 #[utoipa::path(delete, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = String, Path), ("idempotency-key" = Option<String>, Header)),
     responses((status = 200, description = "erased"), (status = "default", body = ProblemSchema)))]
-pub(super) async fn erase(ctx: Ctx) -> Answered {
+pub(super) async fn erase(ctx: Ctx, body: Body) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
+    body.none()?;
     let asked = ctx.asked(b"")?;
     Ok(answer(ctx.runtime().erase(asked, id).await?))
 }

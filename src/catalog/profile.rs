@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::ids::{HarnessRevision, SandboxRevision};
-use longhaul_actors::session::payload::Usage;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -48,12 +47,13 @@ pub enum Harness {
 }
 
 /// When checkpoints are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointMode {
     /// Never.
-    #[default]
     Off,
+    /// When a turn settles.
+    Settle,
 }
 
 /// `script`.
@@ -64,9 +64,9 @@ pub struct ScriptProfile {
     /// `question`, `approval`, `custom_tool`, `usage` or `fail`.
     #[schema(value_type = Vec<Object>)]
     pub steps: Vec<Step>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// `process`.
@@ -78,9 +78,9 @@ pub struct ProcessProfile {
     /// Variables added to its environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// `external`.
@@ -91,9 +91,9 @@ pub struct ExternalProfile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub config: Option<Box<RawValue>>,
-    /// When checkpoints are taken.
-    #[serde(default)]
-    pub checkpoint: CheckpointMode,
+    /// When checkpoints are taken; `settle` where the sandbox can give snapshots, else `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointMode>,
 }
 
 /// A harness of the host's own, by the kind it registered.
@@ -149,7 +149,7 @@ impl Harness {
 
 /// One step of a script: an object with one field.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     /// Says a text (`{{input}}` = the texts of the inputs taken).
     Say(String),
@@ -170,7 +170,7 @@ pub enum Step {
     /// Takes a checkpoint where there are checkpoints.
     Checkpoint {},
     /// Records usage.
-    Usage(Usage),
+    Usage(UsageStep),
     /// Settles the run as failed, with this message.
     Fail(String),
 }
@@ -195,6 +195,22 @@ pub struct ToolStep {
     pub input: Box<RawValue>,
     /// What it answered, any JSON.
     pub result: Box<RawValue>,
+}
+
+/// `{usage: {…}}`: the content of `usage.recorded`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(missing_docs, reason = "the wire names say it")]
+pub struct UsageStep {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cache_read_tokens: u64,
+    pub cache_write_tokens: u64,
+    /// Millionths of the account's currency.
+    pub cost_micros: u64,
+    /// The model that was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// `{approval: {tool, input}}`.

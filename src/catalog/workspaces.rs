@@ -1,6 +1,6 @@
 //! Workspaces and their retention policy.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use bincode::{Decode, Encode};
@@ -10,7 +10,7 @@ use longhaul_actors::codec;
 use longhaul_actors::ids::WorkspaceId;
 use longhaul_actors::rows;
 use longhaul_actors::session::command::ReceiptKey;
-use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::session::payload::{RetentionPolicy, WorkspaceRef};
 use longhaul_actors::time::rfc3339;
 use longhaul_storage::{Condition, Order, PageLimit, RowChange};
 use serde::Deserialize;
@@ -43,14 +43,38 @@ struct WorkspaceRow {
     name: String,
     created_by: String,
     created_at_ms: i64,
+    policy: RetentionPolicy,
 }
 
-/// Workspaces known to exist: they are never removed.
-#[derive(Default)]
-pub(crate) struct Cache(Mutex<HashSet<WorkspaceId>>);
+/// A workspace, as stored before there were policies.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+struct PlainRow {
+    name: String,
+    created_by: String,
+    created_at_ms: i64,
+}
 
-/// Refuses values that mean nothing first, then those that this version cannot keep.
-fn check_policy(policy: &Map<String, Value>) -> Result<(), Rejection> {
+/// The longer form first: the shorter one ends where its last field would begin.
+fn read_row(bytes: &[u8]) -> Result<WorkspaceRow, Rejection> {
+    if let Ok(row) = codec::decode::<WorkspaceRow>(bytes) {
+        return Ok(row);
+    }
+    let plain: PlainRow = decode(bytes)?;
+    Ok(WorkspaceRow {
+        name: plain.name,
+        created_by: plain.created_by,
+        created_at_ms: plain.created_at_ms,
+        policy: RetentionPolicy::default(),
+    })
+}
+
+/// Workspaces known to exist, with their policies: neither ever changes.
+#[derive(Default)]
+pub(crate) struct Cache(Mutex<HashMap<WorkspaceId, RetentionPolicy>>);
+
+/// What is to be kept. Refuses values that mean nothing first, then those that this version
+/// cannot keep.
+fn check_policy(policy: &Map<String, Value>) -> Result<RetentionPolicy, Rejection> {
     let invalid = |detail: String| Rejection::new(Code::PolicyInvalid, detail);
     let mut unsupported = None;
     for (field, value) in policy {
@@ -71,13 +95,18 @@ fn check_policy(policy: &Map<String, Value>) -> Result<(), Rejection> {
                  at least 1, zero_data_retention true or false"
             )));
         }
-        if *value != Value::Bool(false) {
+        if field == "content_ttl_s" {
             unsupported = Some(field.clone());
         }
     }
-    unsupported.map_or(Ok(()), |field| {
+    if let Some(field) = unsupported {
         let detail = format!("policy.{field} cannot be kept by this version");
-        Err(Rejection::new(Code::PolicyUnsupported, detail))
+        return Err(Rejection::new(Code::PolicyUnsupported, detail));
+    }
+    let flag = policy.get("zero_data_retention").and_then(Value::as_bool);
+    Ok(RetentionPolicy {
+        checkpoint_ttl_s: policy.get("checkpoint_ttl_s").and_then(Value::as_u64),
+        zero_data_retention: flag.unwrap_or(false),
     })
 }
 
@@ -85,7 +114,7 @@ fn shown(id: WorkspaceRef, row: &WorkspaceRow) -> Value {
     json!({
         "id": id,
         "name": row.name,
-        "policy": { "zero_data_retention": false },
+        "policy": row.policy,
         "created_at": rfc3339(row.created_at_ms),
     })
 }
@@ -105,7 +134,7 @@ impl Catalog {
             let detail = format!("name has 1 to {NAME_BYTES_MAX} bytes");
             return Err(Rejection::new(Code::FieldInvalid, detail));
         }
-        check_policy(&new.policy)?;
+        let policy = check_policy(&new.policy)?;
         let store = &self.store;
         let plan = || {
             let planned = async {
@@ -114,6 +143,7 @@ impl Catalog {
                     name: new.name.clone(),
                     created_by: by.to_owned(),
                     created_at_ms: store.now_ms(),
+                    policy,
                 };
                 let key = rows::workspace(id);
                 Ok(Plan {
@@ -134,11 +164,36 @@ impl Catalog {
     /// # Errors
     /// `workspace.not_found`.
     pub async fn need_workspace(&self, workspace: WorkspaceRef) -> Result<(), Rejection> {
-        if workspace == WorkspaceRef::DEFAULT || self.known(workspace.0) {
+        if workspace == WorkspaceRef::DEFAULT || self.known(workspace.0).is_some() {
             return Ok(());
         }
         let row = self.store.row(rows::workspace(workspace.0)).await?;
-        row.ok_or(Code::WorkspaceNotFound)?;
+        let row = read_row(&row.ok_or(Code::WorkspaceNotFound)?)?;
+        self.remember(workspace.0, row.policy);
+        Ok(())
+    }
+
+    /// What a workspace says of keeping things.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub async fn retention(&self, workspace: WorkspaceRef) -> Result<RetentionPolicy, Rejection> {
+        if workspace == WorkspaceRef::DEFAULT {
+            return Ok(RetentionPolicy::default());
+        }
+        if let Some(known) = self.known(workspace.0) {
+            return Ok(known);
+        }
+        // A token may belong to a workspace that nobody made: it has no policy.
+        let Some(row) = self.store.row(rows::workspace(workspace.0)).await? else {
+            return Ok(RetentionPolicy::default());
+        };
+        let row = read_row(&row)?;
+        self.remember(workspace.0, row.policy);
+        Ok(row.policy)
+    }
+
+    fn remember(&self, id: WorkspaceId, policy: RetentionPolicy) {
         let mut known = self
             .workspaces
             .0
@@ -147,16 +202,16 @@ impl Catalog {
         if known.len() >= CACHE_LEN_MAX {
             known.clear();
         }
-        known.insert(workspace.0);
-        Ok(())
+        known.insert(id, policy);
     }
 
-    fn known(&self, id: WorkspaceId) -> bool {
+    fn known(&self, id: WorkspaceId) -> Option<RetentionPolicy> {
         self.workspaces
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .contains(&id)
+            .get(&id)
+            .copied()
     }
 
     /// One workspace.
@@ -170,7 +225,7 @@ impl Catalog {
         let row = self.store.row(rows::workspace(workspace.0)).await?;
         Ok(shown(
             workspace,
-            &decode(&row.ok_or(Code::WorkspaceNotFound)?)?,
+            &read_row(&row.ok_or(Code::WorkspaceNotFound)?)?,
         ))
     }
 
@@ -202,7 +257,7 @@ impl Catalog {
             let Some(id) = key.last_chunk().map(|id| WorkspaceId(*id)) else {
                 continue;
             };
-            items.push(shown(WorkspaceRef(id), &decode(value)?));
+            items.push(shown(WorkspaceRef(id), &read_row(value)?));
             last = Some(id);
         }
         Ok(Page {
@@ -229,8 +284,10 @@ mod tests {
     fn bad_values_come_before_unsupported_ones() {
         let check =
             |json: &str| check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code);
-        assert_eq!(check("{}"), Ok(()));
-        assert_eq!(check(r#"{"zero_data_retention":false}"#), Ok(()));
+        assert_eq!(check("{}"), Ok(None));
+        assert_eq!(check(r#"{"zero_data_retention":false}"#), Ok(None));
+        let longest = r#"{"checkpoint_ttl_s":2592000}"#;
+        assert_eq!(check(longest), Ok(Some(CHECKPOINT_TTL_S_MAX)));
         for bad in [
             r#"{"checkpoint_ttl_s":0}"#,
             r#"{"checkpoint_ttl_s":2592001}"#,
@@ -243,12 +300,28 @@ mod tests {
             assert_eq!(check(bad), Err(Code::PolicyInvalid), "{bad}");
         }
         for later in [
-            r#"{"checkpoint_ttl_s":2592000}"#,
+            r#"{"checkpoint_ttl_s":60,"content_ttl_s":1}"#,
             r#"{"content_ttl_s":1}"#,
             r#"{"zero_data_retention":true}"#,
         ] {
             assert_eq!(check(later), Err(Code::PolicyUnsupported), "{later}");
         }
         assert_eq!(check(r#"{"ttl":1}"#), Err(Code::FieldUnknown));
+    }
+
+    #[test]
+    fn rows_from_before_policies_are_read() {
+        let plain = PlainRow {
+            name: "w".into(),
+            created_by: "dev".into(),
+            created_at_ms: 7,
+        };
+        let row = read_row(&codec::encode(&plain)).expect("the old form");
+        assert_eq!((row.created_at_ms, row.checkpoint_ttl_s), (7, None));
+        let newer = WorkspaceRow {
+            checkpoint_ttl_s: Some(60),
+            ..row
+        };
+        assert_eq!(read_row(&codec::encode(&newer)), Ok(newer));
     }
 }

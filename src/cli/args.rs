@@ -1,8 +1,12 @@
 //! The command line's grammar.
 
+mod lineage;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
 
 /// A durable runtime for agent sessions.
 #[derive(Debug, Parser)]
@@ -179,6 +183,14 @@ pub enum SessionCommand {
         #[command(flatten)]
         at: ServerArgs,
     },
+    /// Start a session with the same past, up to the end of the log or an earlier place.
+    Fork(ForkArgs),
+    /// Compare two sessions: what they share, and what each has of its own.
+    Diff(DiffArgs),
+    /// Draw everything forked from the same first session.
+    Tree(OneArgs),
+    /// List a session's checkpoints, newest first.
+    Checkpoints(OneArgs),
     /// End the current turn; the session stays usable.
     Interrupt {
         /// The session.

@@ -286,7 +286,7 @@ impl From<crate::error::OpenError> for CliError {
                 e.to_string(),
                 "Correct the file; `longhaul token new` prints lines for it.",
             ),
-            E::Died | E::Runner(_) => Self::failed("serve.start", e.to_string()),
+            E::Died | E::Runner(_) | E::Snapshots(_) => Self::failed("serve.start", e.to_string()),
         }
     }
 }

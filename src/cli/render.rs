@@ -1,5 +1,7 @@
 //! Events and sessions as people read them.
 
+pub(crate) mod lineage;
+
 use serde_json::Value;
 
 /// Longest text shown of one event, characters.
@@ -78,6 +80,25 @@ fn content(kind: &str, c: &Value) -> String {
         "user.question_answer" => plain(c.get("answers").or(c.get("dismissed"))),
         "user.action_approval" => text(c, "decision").to_owned(),
         "item.closed" => text(c, "state").to_owned(),
+        "session.forked" => format!(
+            "from {} at {}",
+            text(c, "source_session_id"),
+            plain(c.get("boundary_seq"))
+        ),
+        "checkpoint.created" => {
+            let through = plain(c.get("through_sequence"));
+            let (id, kind) = (text(c, "checkpoint_id"), text(c, "kind"));
+            format!("{id} {kind}, through {through}")
+        }
+        "checkpoint.failed" => format!("{}: {}", text(c, "kind"), text(c, "reason")),
+        "checkpoint.rejected" => format!("{}: {}", text(c, "checkpoint_id"), text(c, "reason")),
+        "checkpoint.pinned" => {
+            let pinned = c.get("pinned").and_then(Value::as_bool) == Some(true);
+            let what = if pinned { "pinned" } else { "no longer pinned" };
+            format!("{} {what}", text(c, "checkpoint_id"))
+        }
+        "checkpoint.expired" => text(c, "checkpoint_id").to_owned(),
+        "checkpoint.deleted" => format!("{} {}", text(c, "checkpoint_id"), text(c, "what")),
         "session.created" | "run.claimed" => String::new(),
         _ => plain(Some(c)),
     }

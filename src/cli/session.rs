@@ -9,6 +9,7 @@ use super::args::{FollowArgs, SessionCommand};
 use super::client::Client;
 use super::exit::{CliError, Exit};
 use super::follow::{Ended, Followed, Follower, Then};
+use super::lineage;
 use super::output::Output;
 use super::render;
 
@@ -106,6 +107,10 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             let event = json!({ "type": "user.action_approval", "content": content });
             submit(&client, &session, json!([event]), false, out).await
         }
+        S::Fork(args) => lineage::fork(args, out).await,
+        S::Diff(args) => lineage::diff(args, out).await,
+        S::Tree(args) => lineage::tree(args, out).await,
+        S::Checkpoints(args) => lineage::checkpoints(args, out).await,
         S::Complete { session, at } => end(&Client::new(&at)?, &session, "complete", out).await,
         S::Cancel { session, at } => end(&Client::new(&at)?, &session, "cancel", out).await,
         S::Erase { session, yes, at } => {
@@ -122,22 +127,18 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
 
 /// The path of a session's route. Ids are the only user text in paths, so they are checked
 /// here: a slash or a dot must not lead elsewhere.
-fn path(session: &str, rest: &str) -> String {
-    let safe: String = session
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    format!("/v1/sessions/{safe}{rest}")
+pub(super) fn path(session: &str, rest: &str) -> String {
+    format!("/v1/sessions/{}{rest}", safe(session))
+}
+
+/// An id that stays one part of a path or query.
+pub(super) fn safe(id: &str) -> String {
+    let kept = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    id.chars().map(|c| if kept(c) { c } else { '-' }).collect()
 }
 
 /// Adds a field to an object.
-fn put(object: &mut Value, key: &str, value: impl Into<Value>) {
+pub(super) fn put(object: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(map) = object.as_object_mut() {
         map.insert(key.to_owned(), value.into());
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use longhaul_actors::limits::CHECKPOINT_TTL_S_MAX;
 use toml::{Table, Value};
 
 use super::table::{Kind, SETTINGS, Setting};
@@ -224,6 +225,10 @@ impl Config {
             ("engine.arbiters", engine.arbiters),
             ("engine.mailbox_len_max", engine.mailbox_len_max),
             ("engine.command_queue_len_max", engine.command_queue_len_max),
+            (
+                "engine.command_queue_bytes_max",
+                engine.command_queue_bytes_max,
+            ),
             ("engine.batch_events_max", engine.batch_events_max),
             ("engine.recoveries_max", engine.recoveries_max),
             ("engine.blocking_threads_max", engine.blocking_threads_max),
@@ -270,6 +275,11 @@ impl Config {
             (1..=604_800).contains(&self.receipts.ttl_s),
             "receipts.ttl_s",
             "is 1 to 604800: no answer is given again after 7 days",
+        )?;
+        need(
+            (1..=CHECKPOINT_TTL_S_MAX).contains(&self.retention.checkpoint_ttl_s),
+            "retention.checkpoint_ttl_s",
+            "is 1 to 2592000: no checkpoint lives longer than 30 days",
         )?;
         need(
             storage.wal_bytes_max >= 1 << 20,
@@ -400,7 +410,7 @@ mod tests {
         let refused = set(&["runs.leases_s=3"]).expect_err("unknown");
         assert!(refused.to_string().contains("runs.lease_s"), "{refused}");
         for later in [
-            "retention.checkpoint_ttl_s=1",
+            "retention.content_ttl_s=1",
             "forks.clone_s_max=1",
             "runs=1",
             "x=1",
@@ -431,6 +441,9 @@ mod tests {
             &["http.listen=0.0.0.0:1"],
             &["http.listen=nowhere"],
             &["http.drain_s_max=9"],
+            &["retention.checkpoint_ttl_s=0"],
+            &["retention.checkpoint_ttl_s=2592001"],
+            &["retention.checkpoints_per_session_max=-1"],
             &["runner.sandbox_dir=longhaul-data/x"],
         ] {
             assert!(
@@ -440,5 +453,6 @@ mod tests {
         }
         assert!(set(&["http.listen=0.0.0.0:1", "auth.tokens_file=t"]).is_ok());
         assert!(set(&["runs.lease_s=1_0"]).is_ok());
+        assert!(set(&["retention.checkpoints_per_session_max=0"]).is_ok());
     }
 }

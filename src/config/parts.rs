@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use longhaul_actors::engine::EngineConfig;
+use longhaul_actors::limits::Limits;
 use longhaul_storage::Options;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,38 @@ impl StorageConfig {
     }
 }
 
+/// `forks.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ForksConfig {
+    /// How long a fork waits for a runner's copy of its disk, seconds.
+    pub clone_s_max: u64,
+}
+
+impl Default for ForksConfig {
+    fn default() -> Self {
+        Self {
+            clone_s_max: EngineConfig::default().clone_s_max,
+        }
+    }
+}
+
+/// `runtimes.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimesConfig {
+    /// How long a sandbox that nobody uses stays between operations, seconds.
+    pub attached_idle_s_max: u64,
+}
+
+impl Default for RuntimesConfig {
+    fn default() -> Self {
+        Self {
+            attached_idle_s_max: 600,
+        }
+    }
+}
+
 /// `engine.*`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,6 +121,8 @@ pub struct EngineSettings {
     pub mailbox_len_max: usize,
     /// Commands that may wait in one session.
     pub command_queue_len_max: usize,
+    /// Content bytes of the commands that may wait in one session; one is always taken.
+    pub command_queue_bytes_max: usize,
     /// Events that one session commits at once.
     pub batch_events_max: usize,
     /// A session without work leaves memory after so long, seconds.
@@ -111,6 +146,7 @@ impl Default for EngineSettings {
             arbiters: engine.arbiters,
             mailbox_len_max: engine.mailbox_len_max,
             command_queue_len_max: engine.command_queue_len_max,
+            command_queue_bytes_max: engine.command_queue_bytes_max,
             batch_events_max: engine.batch_events_max,
             idle_passivate_s: engine.idle_passivate_s,
             recoveries_max: engine.recoveries_max,
@@ -157,6 +193,29 @@ impl Default for ReceiptsConfig {
     fn default() -> Self {
         Self {
             ttl_s: EngineConfig::default().receipt_ttl_s,
+        }
+    }
+}
+
+/// `retention.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// How long a checkpoint lives, seconds (at most 30 days); a workspace may shorten it.
+    pub checkpoint_ttl_s: u64,
+    /// Checkpoints of one session that are not pinned; the oldest go first. 0 = any number.
+    pub checkpoints_per_session_max: u32,
+    /// Pinned checkpoints of one session.
+    pub checkpoints_pinned_max: u32,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            checkpoint_ttl_s: limits.checkpoint_ttl_s,
+            checkpoints_per_session_max: limits.checkpoints_per_session_max,
+            checkpoints_pinned_max: limits.checkpoints_pinned_max,
         }
     }
 }

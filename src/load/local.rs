@@ -142,7 +142,10 @@ impl Local {
                     .claims_for(&self.caller, runner, max, wait_ms)
                     .await?;
                 let body = claims_body(&self.runtime, &grants).await?;
-                grants.into_iter().for_each(|g| g.confirm.delivered());
+                grants
+                    .claims
+                    .into_iter()
+                    .for_each(|g| g.confirm.delivered());
                 Ok((200, body))
             }
             Call::Send { session } => {

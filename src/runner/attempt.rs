@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use longhaul_actors::env::Door;
+use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
+use longhaul_actors::session::payload::ResumeFrom;
 use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, watch};
 use tracing::Instrument;
@@ -13,7 +15,7 @@ use tracing::Instrument;
 use super::calls::{CallError, Calls};
 use super::harness::{End, Failure, Harness, Settlement};
 use super::protocol::{CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery};
-use super::sandbox::{Sandbox, SandboxRequest};
+use super::sandbox::{Sandbox, SandboxError, SandboxRequest};
 use super::settings::RunnerConfig;
 use super::worker::Registry;
 
@@ -43,7 +45,7 @@ pub enum Compute {
 pub struct Attempt {
     claim: Claim,
     calls: Calls,
-    sandbox: Box<dyn Sandbox>,
+    sandbox: Arc<dyn Sandbox>,
     api: Arc<dyn ClaimApi>,
     door: Door,
     config: Arc<RunnerConfig>,
@@ -216,10 +218,16 @@ pub(super) async fn drive(shared: Arc<Shared>, claim: Claim, stop: watch::Receiv
 
 async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<bool>) {
     let calls = Calls::new(Arc::clone(&shared.api), shared.door.clone(), &claim);
-    let (harness, sandbox) = match prepare(&shared, &claim).await {
-        Ok(both) => both,
-        Err(failure) => return say_failure(&calls, failure).await,
+    let prepared = match prepare(&shared, &claim).await {
+        Ok(prepared) => prepared,
+        Err(Unprepared::Failure(failure)) => return say_failure(&calls, failure).await,
+        Err(Unprepared::SnapshotUnusable(reason)) => return reject(&calls, &claim, &reason).await,
     };
+    let Prepared {
+        harness,
+        sandbox,
+        keeps,
+    } = prepared;
     let attempt = Attempt {
         claim,
         calls,
@@ -229,21 +237,106 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         config: Arc::clone(&shared.config),
         ready: OnceCell::new(),
     };
-    let end = work(&*harness, &attempt, stop).await;
-    // The claim is kept alive while the sandbox goes; the run settles only after it is gone.
-    tokio::select! {
-        () = attempt.sandbox.release() => {}
-        () = attempt.calls.keep_alive() => {}
+    if keeps && attempt.claim.is_attached() && attempt.sandbox.is_dirty() {
+        keep_attached(&attempt).await;
     }
+    let end = work(&*harness, &attempt, stop).await;
+    let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));
+    // The claim is kept alive while the files are kept and the sandbox goes; the run settles only
+    // after it is gone.
+    let last = async {
+        let kept = match settles && keeps {
+            true => Some(keep(&attempt).await),
+            false => None,
+        };
+        attempt.sandbox.release().await;
+        kept
+    };
+    let kept = tokio::select! {
+        kept = last => kept,
+        () = attempt.calls.keep_alive() => None,
+    };
     match end {
-        Ok(end) => say_end(&attempt.calls, end).await,
-        Err(failure) => say_failure(&attempt.calls, failure).await,
+        Ok(end) => say_end(&attempt.calls, end, kept).await,
+        Err(failure) => say_failure_with(&attempt.calls, failure, kept).await,
     }
 }
 
-type Prepared = (Arc<dyn Harness>, Box<dyn Sandbox>);
+/// Keeps the files of the turn that ends. A failure is part of the log, not of the turn.
+async fn keep(attempt: &Attempt) -> SettleCheckpoint {
+    let clock = &attempt.door.clock;
+    let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
+    let taken = tokio::select! {
+        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
+        () = clock.sleep_until(until) => Err("it took too long".to_owned()),
+    };
+    match taken {
+        Ok(snapshot) => SettleCheckpoint::Made(Box::new(NewCheckpoint {
+            snapshot: snapshot.reference,
+            kept: snapshot.kept,
+            resume: ResumeFrom::RebuildFromLog,
+            name: None,
+            metadata_json: "{}".to_owned(),
+            cursor: None,
+        })),
+        Err(reason) => {
+            tracing::warn!(reason, "no checkpoint of this turn");
+            SettleCheckpoint::Failed(reason)
+        }
+    }
+}
 
-async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Failure> {
+/// What operations did to the attached sandbox is kept before the turn changes it again, so that
+/// a later attempt starts from there.
+async fn keep_attached(attempt: &Attempt) {
+    let kept = keep(attempt).await;
+    let body = json!({
+        "name": "attached",
+        // Replaced by the snapshot that comes with the call.
+        "snapshot": {"id": "-", "provider": "-", "retention": "platform"},
+    });
+    let SettleCheckpoint::Made(_) = &kept else {
+        return;
+    };
+    let body = body.as_object().cloned().unwrap_or_default();
+    if let Err(error) = attempt.calls.call_with("checkpoint", body, &kept).await {
+        tracing::warn!(%error, "the attached sandbox was not kept");
+    }
+}
+
+/// The disk of the plan is not to be had: said once, then the run starts anew without it.
+async fn reject(calls: &Calls, claim: &Claim, reason: &str) {
+    let id = claim.resume.get("id").and_then(Value::as_str);
+    tracing::warn!(checkpoint = id, reason, "the checkpoint does not verify");
+    if let Some(id) = id
+        && let Err(error) = calls.reject_checkpoint(id, reason).await
+    {
+        tracing::warn!(%error, "the checkpoint could not be rejected");
+    }
+    say_end(calls, End::Release, None).await;
+}
+
+/// What an attempt works with.
+struct Prepared {
+    harness: Arc<dyn Harness>,
+    sandbox: Arc<dyn Sandbox>,
+    /// Whether the turn ends with a checkpoint.
+    keeps: bool,
+}
+
+/// Why an attempt has nothing to work with.
+enum Unprepared {
+    Failure(Failure),
+    SnapshotUnusable(String),
+}
+
+impl From<Failure> for Unprepared {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared> {
     let kind = claim
         .harness()
         .get("kind")
@@ -270,12 +363,31 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Failure> {
         session_id: claim.session_id.clone(),
         run_id: claim.run_id.clone(),
         attempt: claim.attempt,
+        workspace: claim.workspace.clone(),
         profile: claim.sandbox().clone(),
         resume: claim.resume.clone(),
     };
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
-    let sandbox = provider.create(request).await?;
-    Ok((harness, sandbox))
+    let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
+        Some(pool) => pool.take(&claim.session_id).ok_or_else(|| {
+            SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
+        }),
+        None => provider.create(request).await.map(Arc::from),
+    };
+    let sandbox: Arc<dyn Sandbox> = match made {
+        Ok(sandbox) => sandbox,
+        Err(SandboxError::SnapshotUnusable(why)) => {
+            return Err(Unprepared::SnapshotUnusable(why));
+        }
+        Err(e) => return Err(Failure::from(e).into()),
+    };
+    let mode = claim.harness().get("checkpoint").and_then(Value::as_str);
+    let wanted = mode.is_none_or(|mode| mode != "off") && !claim.keeps_nothing;
+    Ok(Prepared {
+        harness,
+        sandbox,
+        keeps: wanted && provider.takes_snapshots() && shared.api.keeps_snapshots(),
+    })
 }
 
 async fn work(
@@ -296,9 +408,9 @@ async fn work(
     }
 }
 
-async fn say_end(calls: &Calls, end: End) {
+async fn say_end(calls: &Calls, end: End, kept: Option<SettleCheckpoint>) {
     match end {
-        End::Settle(Settlement(body)) => settle(calls, body).await,
+        End::Settle(Settlement(body)) => settle(calls, body, kept).await,
         End::Release => {
             if let Err(error) = calls.last_call("release").await {
                 tracing::info!(%error, "the attempt could not be given back");
@@ -309,17 +421,26 @@ async fn say_end(calls: &Calls, end: End) {
 }
 
 async fn say_failure(calls: &Calls, failure: Failure) {
+    say_failure_with(calls, failure, None).await;
+}
+
+async fn say_failure_with(calls: &Calls, failure: Failure, kept: Option<SettleCheckpoint>) {
     match failure {
         Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
         Failure::Run { code, message } => {
-            tracing::info!(code, message, "the run failed");
-            settle(calls, Settlement::failed(&code, &message).0).await;
+            // The message may quote the conversation: it is in the log of the session.
+            tracing::info!(code, "the run failed");
+            settle(calls, Settlement::failed(&code, &message).0, kept).await;
         }
     }
 }
 
-async fn settle(calls: &Calls, body: Map<String, Value>) {
-    match calls.call("settle", Duration::ZERO, body).await {
+async fn settle(calls: &Calls, body: Map<String, Value>, kept: Option<SettleCheckpoint>) {
+    let settled = match &kept {
+        Some(kept) => calls.call_with("settle", body, kept).await,
+        None => calls.call("settle", Duration::ZERO, body).await,
+    };
+    match settled {
         Ok(_) => {}
         Err(CallError::Lost(reason)) => {
             tracing::info!(reason, "the claim was lost before it settled")

@@ -11,12 +11,14 @@ use std::time::Duration;
 use longhaul_actors::ids::RunnerId;
 use tokio::sync::oneshot;
 
+use super::attached::Attached;
 use super::inprocess::InProcess;
 use super::protocol::ClaimApi;
+use super::sandbox::SandboxProvider;
 use super::sandbox::dir::DirProvider;
 use super::worker::{Registry, Worker};
 use crate::config::{Config, StorageEngine};
-use crate::runtime::Runtime;
+use crate::runtime::{Control, Runtime};
 
 /// Threads that drive attempts.
 const THREADS: usize = 2;
@@ -31,6 +33,7 @@ pub struct BuiltIn {
     thread: JoinHandle<()>,
     /// Whether commands of `dir` sandboxes are isolated.
     isolated: bool,
+    control: Control,
 }
 
 /// Starts the runner.
@@ -72,7 +75,7 @@ pub async fn start(
         .name("longhaul-runner".to_owned())
         .spawn(run);
     let thread = thread.map_err(|e| e.to_string())?;
-    let isolated = is_started
+    let (isolated, control) = is_started
         .await
         .map_err(|_| "its thread ended".to_owned())??;
     Ok(BuiltIn {
@@ -80,6 +83,7 @@ pub async fn start(
         ended: is_ended,
         thread,
         isolated,
+        control,
     })
 }
 
@@ -88,7 +92,7 @@ async fn work(
     id: RunnerId,
     config: Config,
     extensions: Registry,
-    started: oneshot::Sender<Result<bool, String>>,
+    started: oneshot::Sender<Result<(bool, Control), String>>,
     stopped: oneshot::Receiver<()>,
 ) {
     let door = runtime.door().clone();
@@ -99,25 +103,40 @@ async fn work(
     };
     let opened = DirProvider::open(folder, config.runner.clone(), door.clone()).await;
     let provider = match opened {
-        Ok(provider) => provider,
+        Ok(provider) => provider.with_snapshots(Arc::clone(runtime.snapshots())),
         Err(error) => return drop(started.send(Err(error.to_string()))),
     };
     if let Err(error) = api.enrol().await {
         return drop(started.send(Err(error.to_string())));
     }
     let isolated = provider.is_isolated();
+    let provider = Arc::new(provider);
+    let attached = Arc::new(Attached::default());
+    let control = Control {
+        provider: Arc::clone(&provider) as Arc<dyn SandboxProvider>,
+        attached: Arc::clone(&attached),
+        runner: id,
+        threads: tokio::runtime::Handle::current(),
+        door: door.clone(),
+    };
     let mut registry = Registry::built_in();
-    registry.add_provider(Arc::new(provider));
+    registry.add_provider(provider);
+    registry.take_attached_from(Arc::clone(&attached));
     registry.add_all(extensions);
     let worker = Worker::start(api, registry, config.runner, door);
-    if started.send(Ok(isolated)).is_ok() {
+    let resting = tokio::spawn(runtime.clone().rest_attached(control.clone()));
+    if started.send(Ok((isolated, control))).is_ok() {
         // A dropped handle stops it as a word does; so does the end of the last runtime handle.
         tokio::select! {
             _ = stopped => {}
             () = runtime.stopping() => {}
         }
     }
+    resting.abort();
     worker.stop().await;
+    for sandbox in attached.drain() {
+        sandbox.release().await;
+    }
 }
 
 /// Where sandboxes are made. A log in memory has no folder to be beside of: its sandboxes are in
@@ -136,6 +155,11 @@ impl BuiltIn {
     /// Whether commands of `dir` sandboxes are isolated from the host.
     pub fn is_isolated(&self) -> bool {
         self.isolated
+    }
+
+    /// What operations on sandboxes need of it.
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
     }
 
     /// Gives every attempt back and ends. Blocks no thread of the caller's.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use longhaul_actors::env::Door;
+use longhaul_actors::session::command::SettleCheckpoint;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 
@@ -85,13 +86,45 @@ impl Calls {
         &self,
         verb: &str,
         wait: Duration,
+        body: Map<String, Value>,
+    ) -> Result<CallAnswer, CallError> {
+        self.numbered(verb, wait, body, None).await
+    }
+
+    /// A numbered call that brings a snapshot in the server's own store, or why there is none.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call_with(
+        &self,
+        verb: &str,
+        body: Map<String, Value>,
+        snapshot: &SettleCheckpoint,
+    ) -> Result<CallAnswer, CallError> {
+        self.numbered(verb, Duration::ZERO, body, Some(snapshot))
+            .await
+    }
+
+    /// Says that the checkpoint of the resume plan does not verify.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn reject_checkpoint(&self, id: &str, reason: &str) -> Result<(), ApiError> {
+        self.api.reject_checkpoint(&self.token, id, reason).await
+    }
+
+    async fn numbered(
+        &self,
+        verb: &str,
+        wait: Duration,
         mut body: Map<String, Value>,
+        snapshot: Option<&SettleCheckpoint>,
     ) -> Result<CallAnswer, CallError> {
         let mut last_n = self.last_n.lock().await;
         let n = *last_n + 1;
         body.insert("n".to_owned(), n.into());
         let body = Value::Object(body);
-        let answer = self.repeat(verb, wait, &body).await?;
+        let answer = self.repeat(verb, wait, &body, snapshot).await?;
         *last_n = n;
         Ok(answer)
     }
@@ -105,7 +138,7 @@ impl Calls {
         let body = json!({});
         let mut pause = RETRY_MIN;
         for _ in 0..4 {
-            match self.once(verb, Duration::ZERO, &body).await? {
+            match self.once(verb, Duration::ZERO, &body, None).await? {
                 Some(answer) => return Ok(answer),
                 None => self.pause(&mut pause).await,
             }
@@ -124,7 +157,9 @@ impl Calls {
                 continue;
             }
             // An unreachable server is asked again at the next beat, or by the next call.
-            let _ = self.once("heartbeat", Duration::ZERO, &json!({})).await;
+            let _ = self
+                .once("heartbeat", Duration::ZERO, &json!({}), None)
+                .await;
             if self.idle() > self.lease {
                 self.say_lost("unreachable");
             }
@@ -136,13 +171,14 @@ impl Calls {
         verb: &str,
         wait: Duration,
         body: &Value,
+        snapshot: Option<&SettleCheckpoint>,
     ) -> Result<CallAnswer, CallError> {
         let mut pause = RETRY_MIN;
         loop {
             if let Some(reason) = self.lost.borrow().clone() {
                 return Err(CallError::Lost(reason));
             }
-            if let Some(answer) = self.once(verb, wait, body).await? {
+            if let Some(answer) = self.once(verb, wait, body, snapshot).await? {
                 return Ok(answer);
             }
             if self.idle() > self.lease {
@@ -158,8 +194,13 @@ impl Calls {
         verb: &str,
         wait: Duration,
         body: &Value,
+        snapshot: Option<&SettleCheckpoint>,
     ) -> Result<Option<CallAnswer>, CallError> {
-        match self.api.call(&self.token, verb, wait, body).await {
+        let call = match snapshot {
+            Some(snapshot) => self.api.call_with(&self.token, verb, body, snapshot),
+            None => self.api.call(&self.token, verb, wait, body),
+        };
+        match call.await {
             Ok(answer) => {
                 self.accepted_ms
                     .store(mono_ms(&self.door), Ordering::Relaxed);

@@ -6,8 +6,8 @@ use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{DeliveryGuard, EventQuery};
-use longhaul_actors::ids::{RunnerId, SessionId};
-use longhaul_actors::session::command::Bearer;
+use longhaul_actors::ids::{CheckpointId, ClaimToken, IdError, RunnerId, SessionId};
+use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
 use longhaul_storage::Order;
@@ -41,7 +41,8 @@ impl InProcess {
     }
 
     async fn poll(&self, max: usize, wait: Duration) -> Result<Vec<Value>, Rejection> {
-        let grants = self.runtime.claims(self.id, max, wait).await?;
+        // Copies of disks are for runners elsewhere: the server shares its own snapshots.
+        let grants = self.runtime.claims(self.id, max, wait).await?.claims;
         let mut claims = Vec::with_capacity(grants.len());
         let mut unreadable = None;
         for grant in grants {
@@ -62,9 +63,35 @@ impl InProcess {
         Ok(claims.into_iter().map(deliver).collect())
     }
 
+    async fn made(
+        &self,
+        token: &str,
+        verb: &str,
+        wait: Duration,
+        body: &Value,
+        snapshot: Option<&SettleCheckpoint>,
+    ) -> Result<CallAnswer, ApiError> {
+        let body = body.to_string();
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let body = body.as_bytes();
+        let call = match snapshot {
+            Some(s) => self.runtime.claim_call_with(token, verb, body, s).boxed(),
+            None => self
+                .runtime
+                .claim_call(Bearer::Trusted, token, verb, wait_ms, body)
+                .boxed(),
+        };
+        let answer = call.await.map_err(refused)?;
+        let body = serde_json::from_slice(&answer.body)
+            .map_err(|e| refused(Rejection::new(Code::Internal, e.to_string())))?;
+        Ok(CallAnswer {
+            status: answer.status,
+            body,
+        })
+    }
+
     async fn page(&self, query: EventsQuery) -> Result<EventsPage, Rejection> {
-        let invalid =
-            |e: longhaul_actors::ids::IdError| Rejection::new(Code::IdInvalid, e.to_string());
+        let invalid = |e: IdError| Rejection::new(Code::IdInvalid, e.to_string());
         let session = SessionId::parse(&query.session_id).map_err(invalid)?;
         let workspace = query
             .workspace
@@ -142,19 +169,40 @@ impl ClaimApi for InProcess {
         wait: Duration,
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
+        self.made(token, verb, wait, body, None).boxed()
+    }
+
+    fn call_with<'a>(
+        &'a self,
+        token: &'a str,
+        verb: &'a str,
+        body: &'a Value,
+        snapshot: &'a SettleCheckpoint,
+    ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
+        self.made(token, verb, Duration::ZERO, body, Some(snapshot))
+            .boxed()
+    }
+
+    fn keeps_snapshots(&self) -> bool {
+        true
+    }
+
+    fn reject_checkpoint<'a>(
+        &'a self,
+        token: &'a str,
+        checkpoint_id: &'a str,
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
-            let body = body.to_string();
-            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            let call =
-                self.runtime
-                    .claim_call(Bearer::Trusted, token, verb, wait_ms, body.as_bytes());
-            let answer = call.await.map_err(refused)?;
-            let body = serde_json::from_slice(&answer.body)
-                .map_err(|e| refused(Rejection::new(Code::Internal, e.to_string())))?;
-            Ok(CallAnswer {
-                status: answer.status,
-                body,
-            })
+            let id = |e: IdError| refused(Rejection::new(Code::IdInvalid, e.to_string()));
+            let token = ClaimToken::parse(token).map_err(id)?;
+            let verb = Verb::RejectCheckpoint {
+                checkpoint: CheckpointId::parse(checkpoint_id).map_err(id)?,
+                reason: reason.to_owned(),
+            };
+            let engine = self.runtime.engine();
+            let call = engine.attempt(Bearer::Trusted, token, None, verb, Duration::ZERO);
+            call.await.map(drop).map_err(refused)
         }
         .boxed()
     }

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use longhaul_actors::session::command::SettleCheckpoint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -143,6 +144,39 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>>;
 
+    /// As [`ClaimApi::call`], with a snapshot in the server's own store, or why there is none.
+    /// Only a runner in the server's process has such; others make the plain call.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn call_with<'a>(
+        &'a self,
+        token: &'a str,
+        verb: &'a str,
+        body: &'a Value,
+        _snapshot: &'a SettleCheckpoint,
+    ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
+        self.call(token, verb, Duration::ZERO, body)
+    }
+
+    /// Whether snapshots of this runner's sandboxes go to the server's own store.
+    fn keeps_snapshots(&self) -> bool {
+        false
+    }
+
+    /// Says that the checkpoint of the resume plan does not verify, for good.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn reject_checkpoint<'a>(
+        &'a self,
+        _token: &'a str,
+        _checkpoint_id: &'a str,
+        _reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Reads the log of a session that this runner works on.
     ///
     /// # Errors
@@ -171,6 +205,8 @@ pub struct Claim {
     pub continues: Option<String>,
     /// The session's workspace, where the server says it.
     pub workspace: Option<String>,
+    /// Whether nothing of the conversation may be written anywhere: no snapshot, no log line.
+    pub keeps_nothing: bool,
     /// How long the claim lasts without a call.
     pub lease: Duration,
     /// How often to call, at least.
@@ -197,6 +233,8 @@ struct WireClaim {
     continues: Option<String>,
     #[serde(default)]
     workspace: Option<String>,
+    #[serde(default)]
+    zero_data_retention: bool,
     lease_ms: u64,
     #[serde(default)]
     beat_ms: Option<u64>,
@@ -232,6 +270,7 @@ impl Claim {
             attempt: wire.attempt,
             continues: wire.continues,
             workspace: wire.workspace,
+            keeps_nothing: wire.zero_data_retention,
             lease,
             beat,
             inputs: wire.inputs,
@@ -252,6 +291,11 @@ impl Claim {
     /// The sandbox's description.
     pub fn sandbox(&self) -> &Value {
         self.deployment.get("sandbox").unwrap_or(&Value::Null)
+    }
+
+    /// Whether it takes over the sandbox of a runtime operation.
+    pub fn is_attached(&self) -> bool {
+        self.resume.get("kind").and_then(Value::as_str) == Some("attached")
     }
 
     /// Whether nothing of this run was ever tried before.

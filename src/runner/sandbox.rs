@@ -14,6 +14,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use longhaul_actors::session::command::Kept;
+use longhaul_actors::session::payload::SnapshotRef;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -38,6 +40,9 @@ pub enum SandboxError {
     /// This provider cannot do that at all.
     #[error("{0}")]
     Unsupported(String),
+    /// The snapshot that it was to be made from is gone or does not verify, for good.
+    #[error("the snapshot cannot be restored: {0}")]
+    SnapshotUnusable(String),
     /// It failed.
     #[error("{0}")]
     Failed(String),
@@ -51,6 +56,7 @@ impl SandboxError {
             Self::NotFound(_) => "sandbox.not_found",
             Self::TooLarge { .. } => "sandbox.file_too_large",
             Self::Unsupported(_) => "sandbox.unsupported",
+            Self::SnapshotUnusable(_) => "sandbox.snapshot_unusable",
             Self::Failed(_) => "sandbox.failed",
         }
     }
@@ -65,6 +71,8 @@ pub struct SandboxRequest {
     pub run_id: String,
     /// The attempt.
     pub attempt: u32,
+    /// The session's workspace, where it is known.
+    pub workspace: Option<String>,
     /// The sandbox profile of the deployment revision.
     pub profile: Value,
     /// The resume plan: what the disk is to be restored from.
@@ -136,6 +144,15 @@ pub trait ProcessControl: Send {
     fn kill(&mut self) -> BoxFuture<'_, ()>;
 }
 
+/// The files of a sandbox, kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// As its provider knows it.
+    pub reference: SnapshotRef,
+    /// How the server's own store finds it; `None` = the bytes are the provider's.
+    pub kept: Option<Kept>,
+}
+
 /// What sort of thing a name in a sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
@@ -164,6 +181,11 @@ pub struct Entry {
 pub trait SandboxProvider: Send + Sync + Debug + 'static {
     /// The `provider` of the sandbox profiles that it serves.
     fn kind(&self) -> &str;
+
+    /// Whether its sandboxes give snapshots.
+    fn takes_snapshots(&self) -> bool {
+        false
+    }
 
     /// Makes a sandbox for one attempt.
     ///
@@ -215,6 +237,23 @@ pub trait Sandbox: Send + Sync + Debug {
         path: String,
         entries_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Entry>, SandboxError>>;
+
+    /// Whether a command, a program or a write may have changed its files since it was made or
+    /// last kept.
+    fn is_dirty(&self) -> bool {
+        true
+    }
+
+    /// Keeps its files as they are now. The bytes are durable when this resolves, and stay while
+    /// the sandbox does; unchanged files give the same snapshot again, unless a `fresh` one is
+    /// asked for.
+    ///
+    /// # Errors
+    /// See [`SandboxError`]; nothing is kept then.
+    fn snapshot(&self, _fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
+        let why = "this sandbox gives no snapshots".to_owned();
+        Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
+    }
 
     /// Ends every process in it and removes it. Idempotent; later calls of the others fail.
     fn release(&self) -> BoxFuture<'_, ()>;

@@ -45,6 +45,8 @@ pub struct RunnerConfig {
     pub line_bytes_max: usize,
     /// How long attempts have to let go when the runner stops, seconds.
     pub drain_s_max: u64,
+    /// Longest time that one snapshot may take, seconds.
+    pub snapshot_s_max: u64,
 }
 
 impl Default for RunnerConfig {
@@ -65,6 +67,7 @@ impl Default for RunnerConfig {
             process_network: false,
             line_bytes_max: 8 << 20,
             drain_s_max: 5,
+            snapshot_s_max: 300,
         }
     }
 }

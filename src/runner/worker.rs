@@ -8,6 +8,7 @@ use longhaul_actors::env::Door;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::attached::Attached;
 use super::attempt::{Shared, drive};
 use super::harness::Harness;
 use super::harness::process::ProcessHarness;
@@ -29,6 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 pub struct Registry {
     harnesses: BTreeMap<String, Arc<dyn Harness>>,
     providers: BTreeMap<String, Arc<dyn SandboxProvider>>,
+    attached: Option<Arc<Attached>>,
 }
 
 impl Registry {
@@ -49,6 +51,16 @@ impl Registry {
     /// Adds a provider; one of the same kind is replaced.
     pub fn add_provider(&mut self, provider: Arc<dyn SandboxProvider>) {
         self.providers.insert(provider.kind().to_owned(), provider);
+    }
+
+    /// Sandboxes that operations left are taken from here.
+    pub(crate) fn take_attached_from(&mut self, attached: Arc<Attached>) {
+        self.attached = Some(attached);
+    }
+
+    /// Where sandboxes that operations left are.
+    pub(crate) fn attached(&self) -> Option<&Arc<Attached>> {
+        self.attached.as_ref()
     }
 
     /// Adds all of another's, which replace those of the same kinds.

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::dispatch::clones::CloneOffer;
 use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
-use longhaul_actors::engine::{Answer, ClaimGrant};
+use longhaul_actors::engine::{Answer, ClaimGrant, Offered};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
-use longhaul_actors::session::command::{Bearer, Verb};
+use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
 use serde_json::{Value, json};
@@ -18,11 +19,12 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-pub const VERBS: [&str; 7] = [
+pub const VERBS: [&str; 8] = [
     "ready",
     "heartbeat",
     "events",
     "inputs",
+    "checkpoint",
     "park",
     "settle",
     "release",
@@ -68,6 +70,36 @@ impl Runtime {
             .await
     }
 
+    /// `settle` or `checkpoint` of the runner in this process, with a snapshot in the server's own
+    /// store (or why there is none).
+    ///
+    /// # Errors
+    /// As [`Runtime::claim_call`].
+    pub(crate) async fn claim_call_with(
+        &self,
+        token: &str,
+        verb: &str,
+        body: &[u8],
+        snapshot: &SettleCheckpoint,
+    ) -> Result<Answer, Rejection> {
+        let token =
+            ClaimToken::parse(token).map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
+        let (n, mut parsed) = parse_attempt(verb, body)?;
+        match (&mut parsed, snapshot) {
+            (Verb::Settle(settle), snapshot) => settle.checkpoint = Some(snapshot.clone()),
+            (Verb::Checkpoint(new), SettleCheckpoint::Made(made)) => {
+                new.snapshot = made.snapshot.clone();
+                new.kept.clone_from(&made.kept);
+            }
+            _ => {}
+        }
+        let span = tracing::debug_span!("claim_call", session = %token.session, verb);
+        self.engine()
+            .attempt(Bearer::Trusted, token, n, parsed, Duration::ZERO)
+            .instrument(span)
+            .await
+    }
+
     fn wait(&self, wait_ms: u64) -> Duration {
         Duration::from_millis(wait_ms.min(self.config().runners.wait_ms_max))
     }
@@ -82,7 +114,7 @@ impl Runtime {
         id: RunnerId,
         max: usize,
         wait_ms: u64,
-    ) -> Result<Vec<ClaimGrant>, Rejection> {
+    ) -> Result<Offered, Rejection> {
         let row = self.catalog().runner(caller, id).await?;
         if row.draining {
             return Err(Code::RunnerDraining.into());
@@ -100,7 +132,7 @@ impl Runtime {
         };
         tokio::select! {
             claims = poll => claims,
-            _ = stop.wait_for(|stop| *stop) => Ok(Vec::new()),
+            _ = stop.wait_for(|stop| *stop) => Ok(Offered::default()),
         }
     }
 
@@ -113,7 +145,7 @@ impl Runtime {
         runner: RunnerId,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<ClaimGrant>, Rejection> {
+    ) -> Result<Offered, Rejection> {
         self.engine().claim(runner, max, wait).await
     }
 
@@ -138,10 +170,12 @@ impl Runtime {
                 Some(pin.agent_deployment_revision_number),
             )
             .await?;
+        let retention = self.catalog().retention(grant.workspace).await?;
         let head = json!({
             "claim_token": grant.token.to_string(),
             "session_id": grant.session,
             "workspace": grant.workspace,
+            "zero_data_retention": retention.zero_data_retention,
             "run_id": granted.run,
             "attempt": granted.attempt,
             "continues": granted.continues,
@@ -173,16 +207,31 @@ impl Runtime {
 ///
 /// # Errors
 /// Those of reading a deployment.
-pub async fn claims_body(runtime: &Runtime, grants: &[ClaimGrant]) -> Result<Bytes, Rejection> {
+pub async fn claims_body(runtime: &Runtime, offered: &Offered) -> Result<Bytes, Rejection> {
     let mut out = String::from("{\"claims\":[");
-    for (i, grant) in grants.iter().enumerate() {
+    for (i, grant) in offered.claims.iter().enumerate() {
         if i > 0 {
             out.push(',');
         }
         out.push_str(&runtime.claim_text(grant).await?);
     }
-    out.push_str("],\"clones\":[]}");
+    let clones: Vec<Value> = offered.clones.iter().map(clone_json).collect();
+    out.push_str("],\"clones\":");
+    out.push_str(&Value::from(clones).to_string());
+    out.push('}');
     Ok(out.into())
+}
+
+fn clone_json(clone: &CloneOffer) -> Value {
+    json!({
+        "clone_token": clone.token,
+        "child_session_id": clone.child,
+        "workspace": clone.workspace,
+        "checkpoint_id": clone.checkpoint,
+        "snapshot": clone.snapshot,
+        "target": clone.target.to_string(),
+        "deadline": rfc3339(clone.deadline_ms),
+    })
 }
 
 /// What the engine needs to know of a runner.

@@ -6,7 +6,7 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::command::{Command, Create, Input, ReceiptKey, Request, Submit};
-use longhaul_actors::session::payload::Budget;
+use longhaul_actors::session::payload::{Budget, WorkspaceRef};
 use serde_json::{Map, Value};
 
 use super::Runtime;
@@ -75,8 +75,26 @@ pub fn receipt_key(caller: &Caller, method_path: &str, key: &str, body: &[u8]) -
     }
 }
 
+/// A principal has a name of bounded length.
+pub(super) fn check_principal(principal: &str) -> Result<(), Rejection> {
+    if principal.is_empty() || principal.len() > PRINCIPAL_BYTES_MAX {
+        let detail = format!("principal has 1 to {PRINCIPAL_BYTES_MAX} bytes");
+        return Err(Rejection::new(Code::FieldInvalid, detail));
+    }
+    Ok(())
+}
+
 impl Asked {
-    fn request(self) -> Request {
+    /// The runtime itself asks.
+    pub(crate) fn internal(workspace: WorkspaceRef) -> Self {
+        Self {
+            caller: Arc::new(Caller::dev(workspace)),
+            request_id: "runtime".into(),
+            receipt: None,
+        }
+    }
+
+    pub(crate) fn request(self) -> Request {
         Request {
             workspace: self.caller.workspace,
             author: self.caller.author(),
@@ -98,21 +116,20 @@ impl Runtime {
         new: CreateSession,
     ) -> Result<Answer, Rejection> {
         let principal = new.principal.unwrap_or_else(|| asked.caller.id.clone());
-        if principal.is_empty() || principal.len() > PRINCIPAL_BYTES_MAX {
-            let detail = format!("principal has 1 to {PRINCIPAL_BYTES_MAX} bytes");
-            return Err(Rejection::new(Code::FieldInvalid, detail));
-        }
+        check_principal(&principal)?;
         let workspace = asked.caller.workspace;
         let revision = self
             .catalog()
             .revision(workspace, new.deployment, new.revision)
             .await?;
+        let retention = self.catalog().retention(workspace).await?;
         let create = Create {
             request: asked.request(),
             principal,
             pin: revision.pin(),
             metadata: new.metadata,
             budget: new.budget,
+            retention,
             events: new.events,
         };
         let id = self.engine().new_session_id();
@@ -183,7 +200,6 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_actors::session::payload::WorkspaceRef;
 
     #[test]
     fn every_part_of_a_receipt_counts() {

@@ -7,6 +7,7 @@
 /// The points of this crate, so that a crash test can go through all of them.
 pub const POINTS: &[&str] = &[
     "open::locked",
+    "open::note_removed",
     "open::stamped",
     "open::opened",
     "append::laid",
@@ -20,6 +21,23 @@ pub const POINTS: &[&str] = &[
     "purge::compacted",
     "recover::emptied",
     "recover::reopened",
+];
+
+/// The points of [`snapshots`](crate::snapshots): passed only where snapshots are taken.
+pub const SNAPSHOT_POINTS: &[&str] = &[
+    "snapshot::created",
+    "snapshot::written",
+    "snapshot::synced",
+    "snapshot::renamed",
+    "snapshot::durable",
+    "snapshot::merged",
+    "snapshot::unlink",
+    "snapshot::unlinked",
+    "snapshot::punch",
+    "snapshot::punched",
+    "restore::made",
+    "restore::filled",
+    "restore::renamed",
 ];
 
 /// Aborts the process here when the point `name` is armed with `return`.

@@ -29,7 +29,9 @@
 //! * `plan`, `check`, `reader`, `unshared`: what writes, fences, reads and purges mean, once for
 //!   all engines, over the few operations in `table`;
 //! * `memory` and `rocks`: the engines; `writer`: the group commit of the durable one;
-//! * `verify`: offline verification.
+//! * `verify`: offline verification;
+//! * `snapshots`: working directories as immutable packs of files, beside the log and independent
+//!   of it.
 
 mod check;
 #[cfg(any(test, feature = "conformance"))]
@@ -43,6 +45,7 @@ mod memory;
 mod plan;
 mod reader;
 mod rocks;
+pub mod snapshots;
 mod stream_row;
 mod table;
 mod unshared;

@@ -1,6 +1,7 @@
 //! The durable engine: RocksDB in one folder.
 
 pub(crate) mod batch;
+pub(crate) mod closed;
 pub(crate) mod crc;
 pub(crate) mod folder;
 mod gate;
@@ -55,8 +56,8 @@ impl RocksLog {
     /// Opens the log in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The folder is in use, written by a newer version, damaged before its tail, without room,
-    /// or not usable. Except for a new folder, nothing in it is changed then.
+    /// The folder is in use, written by a newer version, damaged before its tail, not as it was
+    /// closed, without room, or not usable. Except for a new folder, nothing in it is changed then.
     pub fn open(folder: impl AsRef<Path>, options: Options) -> Result<Arc<Self>, OpenError> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(|e| folder::io_error(folder, e))?;
@@ -66,7 +67,11 @@ impl RocksLog {
         // Again under the lock: another process may have made it in between.
         let stamp = folder::read_stamp(folder)?;
         fault::point("open::locked");
+        closed::check(folder)?;
         prescan::check(folder)?;
+        // Before anything else changes: what follows may end at any point.
+        closed::forget(folder)?;
+        fault::point("open::note_removed");
         lock.sign();
         folder::remove_probe(folder);
         if stamp == Stamp::New {

@@ -26,7 +26,7 @@ use crate::rocks::batch::FamilyIds;
 use crate::rocks::folder::{self, FolderLock, Stamp};
 use crate::rocks::logfile::{self, Part};
 use crate::rocks::options::{self, Memory, Options, Recovery};
-use crate::rocks::{META_FORMAT, prescan};
+use crate::rocks::{META_FORMAT, closed, prescan};
 
 /// Findings that a report keeps; further ones are only counted.
 pub const FINDINGS_MAX: usize = 10_000;
@@ -128,6 +128,9 @@ pub fn verify(folder: &Path, visit: &mut Visit<'_>) -> Result<Report, OpenError>
         return Err(folder::io_error(folder, source));
     }
     let _lock = FolderLock::take_existing(folder)?;
+    for change in closed::changes(folder)? {
+        report.add(Finding::of_file(&change.file, change.reason));
+    }
     match folder::read_stamp(folder) {
         Ok(Stamp::New) => return Ok(report),
         Ok(Stamp::Lost) => {

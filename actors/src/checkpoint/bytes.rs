@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::session::checkpoints::SnapshotKey;
 use crate::session::decision::SnapshotRow;
 
 /// What became of a deletion.
@@ -20,9 +21,10 @@ pub type Deleting = Pin<Box<dyn Future<Output = BytesGone> + Send>>;
 
 /// Where snapshots' bytes are.
 pub trait SnapshotBytes: Send + Sync + Debug {
-    /// Deletes the bytes that only this snapshot needs. Idempotent: absent bytes are gone. Bytes
+    /// Deletes the bytes that no other snapshot's row refers to (see
+    /// [`crate::rows::pack_holders`]). Idempotent: absent bytes are gone. Bytes
     /// of runners elsewhere are theirs to delete: they count as gone.
-    fn delete(&self, snapshot: &SnapshotRow) -> Deleting;
+    fn delete(&self, key: SnapshotKey, snapshot: &SnapshotRow) -> Deleting;
 }
 
 /// No bytes are kept here.
@@ -30,7 +32,7 @@ pub trait SnapshotBytes: Send + Sync + Debug {
 pub struct Elsewhere;
 
 impl SnapshotBytes for Elsewhere {
-    fn delete(&self, _: &SnapshotRow) -> Deleting {
+    fn delete(&self, _: SnapshotKey, _: &SnapshotRow) -> Deleting {
         Box::pin(std::future::ready(BytesGone::Gone))
     }
 }

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::code::{Code, Rejection};
 use crate::ids::RunnerId;
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
-use crate::session::payload::{RebuildReason, ResumePlan};
+use crate::session::payload::{Adopted, RebuildReason, ResumePlan};
 use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
 pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
+    if state.now.attached.is_some() {
+        return ResumePlan::Attached;
+    }
     let usable = newest_usable(state, now_ms);
     if let Some(c) = usable.filter(|c| reachable(c, runner)) {
         let created = &c.created;
@@ -18,8 +22,10 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
             resume: created.resume.clone(),
             through_sequence: created.through_sequence,
             events_after: state.last_seq.saturating_sub(created.through_sequence),
-            missing: Vec::new(),
-            sandbox_ref: None,
+            missing: state.missing.clone(),
+            sandbox_ref: adopted(state)
+                .filter(|a| a.runner == runner)
+                .map(|a| a.sandbox_ref.clone()),
         };
     }
     if !state.ever_started && !state.ever_checkpointed {
@@ -27,7 +33,7 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
     }
     ResumePlan::EventLogRebuild {
         reason: reason(state, now_ms),
-        missing: Vec::new(),
+        missing: state.missing.clone(),
     }
 }
 
@@ -37,6 +43,23 @@ pub fn newest_usable(state: &State, now_ms: i64) -> Option<&Arc<Checkpoint>> {
         .checkpoints
         .newest_first()
         .find(|c| why_unusable(c, now_ms).is_none())
+}
+
+/// The copy that a runner made for this fork, while the fork has not run on it yet.
+fn adopted(state: &State) -> Option<&Adopted> {
+    let forked = state.forked.as_ref().filter(|_| !state.started_here);
+    forked.and_then(|f| f.adopted.as_ref())
+}
+
+/// The runner that a queued run is kept for, for a while: it alone has the disk, or it made the
+/// fork's copy.
+pub fn wanted_runner(state: &State) -> Option<RunnerId> {
+    let attached = state.now.attached.map(|a| a.runner);
+    let copied = adopted(state).map(|a| a.runner);
+    attached.or(copied).or_else(|| {
+        let usable = newest_usable(state, i64::MIN)?;
+        owner(&usable.created.snapshot)
+    })
 }
 
 fn reachable(c: &Checkpoint, runner: RunnerId) -> bool {
@@ -54,8 +77,28 @@ pub fn why_unusable(c: &Checkpoint, now_ms: i64) -> Option<RebuildReason> {
     }
 }
 
+/// The plan of an operation in this process: as [`plan()`] for whoever has the disk.
+pub fn plan_anywhere(state: &State, now_ms: i64) -> ResumePlan {
+    let owner = newest_usable(state, now_ms).and_then(|c| owner(&c.created.snapshot));
+    plan(state, owner.unwrap_or(RunnerId([0; 16])), now_ms)
+}
+
+/// Why a checkpoint that was named cannot be used at `now_ms`, if so.
+pub fn why_named_unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
+    let code = match why_unusable(c, now_ms)? {
+        RebuildReason::SnapshotDeleted => Code::SnapshotDeleted,
+        RebuildReason::CheckpointRejected => Code::CheckpointRejected,
+        _ => Code::CheckpointExpired,
+    };
+    let id = c.created.checkpoint_id;
+    Some(Rejection::new(code, format!("{id} gives no disk any more")))
+}
+
 /// Why there is no disk, given that there is none.
 fn reason(state: &State, now_ms: i64) -> RebuildReason {
+    if !state.missing.is_empty() {
+        return RebuildReason::HistoryIncomplete;
+    }
     if state.forked.is_some() && !state.ever_checkpointed && !state.started_here {
         return RebuildReason::Forked;
     }

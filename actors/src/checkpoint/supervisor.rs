@@ -153,6 +153,8 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
     if let Some(holder) = holder(inner, key).await? {
         return keep(inner, gone(), holder).await;
     }
+    let mut rows = gone();
+    rows.push(Delete(rows::snapshot(key)));
     let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
     if let Some(bytes) = read.await? {
         let row: SnapshotRow = codec::decode(&bytes).map_err(|e| {
@@ -162,17 +164,18 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
             )
         })?;
         longhaul_storage::fault::point("collect::before_bytes");
-        match inner.bytes.delete(&row).await {
+        match inner.bytes.delete(key, &row).await {
             BytesGone::Gone => {}
             BytesGone::Later(why) => {
-                tracing::warn!(id = row.snapshot.id, why, "a snapshot's bytes stay for now");
-                return Ok(());
+                // Looked at again; until then it may be referred to as before.
+                tracing::debug!(id = row.snapshot.id, why, "a snapshot's bytes stay for now");
+                return write(inner, vec![Delete(rows::doomed(key))]).await;
             }
         }
         longhaul_storage::fault::point("collect::after_bytes");
+        let packs = row.kept.into_iter().flat_map(|k| k.packs);
+        rows.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
     }
-    let mut rows = gone();
-    rows.push(Delete(rows::snapshot(key)));
     write(inner, rows).await?;
     longhaul_storage::fault::point("collect::after_rows");
     Ok(())

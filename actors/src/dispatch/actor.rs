@@ -9,26 +9,31 @@ use actix::prelude::*;
 use tokio::sync::oneshot;
 
 use super::RunnerInfo;
+use super::clones::{CloneOffer, Clones};
 use super::liveness::OpenPoll;
 use super::matcher::{Claimed, Match, Matcher, PollId};
 use crate::code::{Code, Kind, Rejection};
-use crate::engine::claims::ClaimGrant;
+use crate::engine::claims::{ClaimGrant, Offered};
 use crate::engine::inner::{Guard, Inner, Intake};
 use crate::engine::outcome::Outcome;
-use crate::ids::{ClaimToken, RunnerId, SessionId, TokenDigest};
+use crate::ids::{ClaimToken, CloneToken, RunnerId, SessionId, TokenDigest};
 use crate::session::command::{ClaimRun, Command};
 use crate::session::projection::LiveRow;
 
 /// How long a run rests whose session could not be asked.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often a run that is kept for a live runner is looked at again.
+const KEEP_ON: Duration = Duration::from_secs(5);
+
 /// The grants of one poll, or why there are none.
-pub(crate) type Claims = Result<Vec<ClaimGrant>, Rejection>;
+pub(crate) type Claims = Result<Offered, Rejection>;
 
 /// Matches runs with runners.
 pub(crate) struct Dispatcher {
     inner: Arc<Inner>,
     matcher: Matcher,
+    clones: Clones,
     polls: HashMap<PollId, Waiting>,
     armed: Option<Duration>,
     _guard: Guard,
@@ -53,6 +58,7 @@ impl Dispatcher {
         Self {
             inner,
             matcher,
+            clones: Clones::default(),
             polls: HashMap::new(),
             armed: None,
             _guard: guard,
@@ -86,7 +92,11 @@ impl Dispatcher {
                 this.armed = None;
             }
             if this.inner.is_running() {
-                let ripe = this.matcher.mature(this.inner.timer.now());
+                let now = this.inner.timer.now();
+                let mut ripe = this.matcher.mature(now);
+                let liveness = &this.inner.liveness;
+                let live = |r| liveness.is_live(r);
+                ripe.extend(this.matcher.release(now, KEEP_ON, live));
                 this.turn(ripe, ctx);
             }
         }));
@@ -158,7 +168,11 @@ impl Dispatcher {
         if !waiting.got.is_empty() || waiting.over {
             longhaul_storage::fault::point("claim::before_delivery");
             // Nobody there any more: the grants are dropped and so given back.
-            drop(waiting.reply.send(Ok(waiting.got)));
+            let offered = Offered {
+                claims: waiting.got,
+                clones: Vec::new(),
+            };
+            drop(waiting.reply.send(Ok(offered)));
             return Vec::new();
         }
         match self.matcher.poll(poll, waiting.runner, waiting.max) {
@@ -171,6 +185,19 @@ impl Dispatcher {
                 Vec::new()
             }
         }
+    }
+
+    /// The disks that this runner is to copy, if there are any.
+    fn clones_for(&mut self, runner: RunnerId, max: usize) -> Option<Offered> {
+        let info = self.matcher.info(runner)?;
+        let clones = self.clones.take_for(info, max.max(1));
+        for clone in &clones {
+            self.inner.clones.given(clone.token, runner);
+        }
+        (!clones.is_empty()).then(|| Offered {
+            claims: Vec::new(),
+            clones,
+        })
     }
 
     fn end_polls(&mut self, polls: Vec<PollId>, why: Code) {
@@ -208,9 +235,14 @@ impl Handler<Offer> for Dispatcher {
         let left = offer.row.not_before_ms.saturating_sub(wall_ms);
         let left = u64::try_from(left).unwrap_or(0).min(longest);
         let ready_at = now.saturating_add(Duration::from_millis(left));
+        let wait_ms = self.inner.config.host_wait_s.saturating_mul(1_000);
+        let waited = wall_ms.saturating_sub(offer.row.queued_at_ms);
+        let waited = u64::try_from(waited).unwrap_or(0);
+        let kept = Duration::from_millis(wait_ms.saturating_sub(waited));
+        let kept_until = now.saturating_add(kept);
         let matches = self
             .matcher
-            .offer(offer.row, ready_at, now, offer.if_absent);
+            .offer(offer.row, ready_at, kept_until, now, offer.if_absent);
         self.turn(matches, ctx);
     }
 }
@@ -287,6 +319,9 @@ impl Handler<Poll> for Dispatcher {
         if self.polls.len() >= self.inner.config.polls_max {
             let why = Rejection::new(Code::Busy, "too many polls wait for claims");
             return drop(reply.send(Err(why)));
+        }
+        if let Some(clones) = self.clones_for(runner, max) {
+            return drop(reply.send(Ok(clones)));
         }
         let matches = match self.matcher.poll(id, runner, max) {
             Ok(matches) => matches,
@@ -375,6 +410,53 @@ impl Handler<Leave> for Dispatcher {
     }
 }
 
+/// A disk is to be copied for a fork.
+#[derive(Message)]
+#[rtype(result = "Result<(), Rejection>")]
+pub(crate) struct OfferClone(pub(crate) CloneOffer);
+
+impl Handler<OfferClone> for Dispatcher {
+    type Result = Result<(), Rejection>;
+    fn handle(&mut self, OfferClone(offer): OfferClone, _: &mut Self::Context) -> Self::Result {
+        let liveness = &self.inner.liveness;
+        let eligible = |r: &RunnerInfo| offer.is_for(r) && liveness.is_live(r.id);
+        if !self.matcher.infos().any(eligible) {
+            return Err(Code::NoEligibleRunner.into());
+        }
+        self.clones.add(offer)?;
+        // Whoever waits already is told at once.
+        let mut waiting: Vec<(PollId, RunnerId, usize)> = self
+            .polls
+            .iter()
+            .filter(|(_, w)| w.asked == 0 && !w.over)
+            .map(|(p, w)| (*p, w.runner, w.max))
+            .collect();
+        waiting.sort_unstable_by_key(|(p, ..)| *p);
+        for (poll, runner, max) in waiting {
+            if let Some(offered) = self.clones_for(runner, max) {
+                self.matcher.cancel(runner, poll);
+                if let Some(waiting) = self.polls.remove(&poll) {
+                    drop(waiting.reply.send(Ok(offered)));
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nobody waits for the copy any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct WithdrawClone(pub(crate) CloneToken);
+
+impl Handler<WithdrawClone> for Dispatcher {
+    type Result = ();
+    fn handle(&mut self, WithdrawClone(token): WithdrawClone, _: &mut Self::Context) {
+        self.clones.withdraw(token);
+    }
+}
+
 /// Why a queued run is not being claimed.
 #[derive(Message)]
 #[rtype(result = "Option<&'static str>")]
@@ -406,7 +488,7 @@ impl Handler<EndPolls> for Dispatcher {
         for (poll, runner) in waiting {
             self.matcher.cancel(runner, poll);
             if let Some(waiting) = self.polls.remove(&poll) {
-                drop(waiting.reply.send(Ok(Vec::new())));
+                drop(waiting.reply.send(Ok(Offered::default())));
             }
         }
     }

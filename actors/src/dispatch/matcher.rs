@@ -41,6 +41,8 @@ struct Run {
     row: LiveRow,
     number: u64,
     place: Place,
+    /// Until when it is kept for its owner alone.
+    kept_until: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,12 @@ impl Runner {
         (self.info.capacity as usize).saturating_sub(used)
     }
 
+    /// What it serves: what it advertises, and runs that are kept for it.
+    fn targets(&self) -> impl Iterator<Item = RunnerTarget> + use<> {
+        let own = RunnerTarget::Only(self.info.id);
+        self.info.targets.clone().into_iter().chain([own])
+    }
+
     fn only(&self) -> Option<WorkspaceRef> {
         match self.info.workspaces {
             Workspaces::One(ws) => Some(ws),
@@ -84,6 +92,8 @@ pub(crate) struct Matcher {
     runs: HashMap<SessionId, Run>,
     ready: HashMap<RunnerTarget, Ready>,
     backoff: BTreeSet<(Duration, SessionId)>,
+    /// Until when runs are kept for the one runner that has their disk.
+    kept: BTreeSet<(Duration, SessionId)>,
     /// Since when runs wait, oldest first.
     ages: BTreeSet<(i64, SessionId)>,
     runners: HashMap<RunnerId, Runner>,
@@ -102,6 +112,7 @@ impl Matcher {
             runs: HashMap::new(),
             ready: HashMap::new(),
             backoff: BTreeSet::new(),
+            kept: BTreeSet::new(),
             ages: BTreeSet::new(),
             runners: HashMap::new(),
             idle: HashMap::new(),
@@ -169,6 +180,7 @@ impl Matcher {
         &mut self,
         row: LiveRow,
         ready_at: Duration,
+        kept_until: Duration,
         now: Duration,
         if_absent: bool,
     ) -> Vec<Match> {
@@ -179,10 +191,13 @@ impl Matcher {
         self.withdraw(session);
         self.turn += 1;
         self.ages.insert((row.queued_at_ms, session));
+        let kept_until = row.owner.map(|_| kept_until).filter(|at| *at > now);
+        self.kept.extend(kept_until.map(|at| (at, session)));
         let run = Run {
             row,
             number: self.turn,
             place: Place::Backoff(ready_at),
+            kept_until,
         };
         self.runs.insert(session, run);
         if ready_at > now {
@@ -198,6 +213,9 @@ impl Matcher {
             return;
         };
         self.ages.remove(&(run.row.queued_at_ms, session));
+        if let Some(at) = run.kept_until {
+            self.kept.remove(&(at, session));
+        }
         if let Place::Backoff(at) = run.place {
             self.backoff.remove(&(at, session));
         }
@@ -243,9 +261,39 @@ impl Matcher {
         out
     }
 
-    /// When the next back-off is over.
+    /// Runs that have been kept for their owner long enough: anybody may have them now. One whose
+    /// owner is live is kept on, and looked at again after `again`.
+    pub(crate) fn release(
+        &mut self,
+        now: Duration,
+        again: Duration,
+        is_live: impl Fn(RunnerId) -> bool,
+    ) -> Vec<Match> {
+        let mut out = Vec::new();
+        while let Some((at, session)) = self.kept.first().copied().filter(|(at, _)| *at <= now) {
+            self.kept.remove(&(at, session));
+            let Some(run) = self.runs.get_mut(&session) else {
+                continue;
+            };
+            if run.row.owner.is_some_and(&is_live) {
+                let at = now.saturating_add(again);
+                run.kept_until = Some(at);
+                self.kept.insert((at, session));
+                continue;
+            }
+            run.kept_until = None;
+            if run.place == Place::Ready {
+                out.extend(self.ripe(session));
+            }
+        }
+        out
+    }
+
+    /// When the next back-off is over, or the next run may be somebody else's.
     pub(crate) fn next_ripe(&self) -> Option<Duration> {
-        self.backoff.first().map(|(at, _)| *at)
+        let backoff = self.backoff.first().map(|(at, _)| *at);
+        let kept = self.kept.first().map(|(at, _)| *at);
+        backoff.into_iter().chain(kept).min()
     }
 
     /// What became of a match; the runner may have room again.
@@ -298,6 +346,16 @@ impl Matcher {
             .map_or_else(Vec::new, |id| self.serve(id))
     }
 
+    /// One runner, as enrolled.
+    pub(crate) fn info(&self, id: RunnerId) -> Option<&RunnerInfo> {
+        self.runners.get(&id).map(|r| &r.info)
+    }
+
+    /// Every runner, as enrolled.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = &RunnerInfo> {
+        self.runners.values().map(|r| &r.info)
+    }
+
     /// Runs that wait for a runner.
     pub(crate) fn depth(&self) -> usize {
         self.runs.len()
@@ -333,7 +391,7 @@ impl Matcher {
         let fits = |r: &&Runner| {
             !r.info.draining
                 && r.only().is_none_or(|ws| ws == run.row.workspace)
-                && accepted(run.row.target).any(|t| r.info.targets.contains(&t))
+                && open_to(run).iter().any(|t| r.targets().any(|of| of == *t))
                 && is_live(r.info.id)
         };
         let mut fitting = self.runners.values().filter(fits).peekable();
@@ -349,15 +407,18 @@ impl Matcher {
             return Vec::new();
         };
         run.place = Place::Ready;
-        let (target, workspace, number) = (run.row.target, run.row.workspace, run.number);
-        for target in accepted(target) {
+        let targets = open_to(run);
+        let (workspace, number) = (run.row.workspace, run.number);
+        for target in targets.iter().copied() {
             let ready = self.ready.entry(target).or_default();
             let runs = &self.runs;
             ready.push(workspace, Ticket { session, number }, self.turn, |t| {
                 is_ready(runs, t)
             });
         }
-        let keys = accepted(target).flat_map(|t| [(None, t), (Some(workspace), t)]);
+        let keys = targets
+            .into_iter()
+            .flat_map(|t| [(None, t), (Some(workspace), t)]);
         let first = keys
             .filter_map(|key| self.idle.get(&key)?.first().copied())
             .min();
@@ -403,18 +464,18 @@ impl Matcher {
         }
         let (only, runs) = (runner.only(), &self.runs);
         let mut best: Option<(u64, WorkspaceRef, RunnerTarget)> = None;
-        for target in &runner.info.targets {
-            let Some(ready) = self.ready.get_mut(target) else {
+        for target in runner.targets() {
+            let Some(ready) = self.ready.get_mut(&target) else {
                 continue;
             };
             match ready.next(only, |t| is_ready(runs, t)) {
                 Some((served, ws)) if best.is_none_or(|(b, ..)| served < b) => {
-                    best = Some((served, ws, *target));
+                    best = Some((served, ws, target));
                 }
                 Some(_) => {}
                 None => {
                     if only.is_none() {
-                        self.ready.remove(target);
+                        self.ready.remove(&target);
                     }
                 }
             }
@@ -445,8 +506,8 @@ impl Matcher {
         let Some(runner) = self.runners.get(&id) else {
             return;
         };
-        for target in &runner.info.targets {
-            let key = (runner.only(), *target);
+        for target in runner.targets() {
+            let key = (runner.only(), target);
             if let Some(set) = self.idle.get_mut(&key) {
                 set.remove(&(runner.served, id));
                 if set.is_empty() {
@@ -464,8 +525,8 @@ impl Matcher {
         if self.paused || runner.info.draining || runner.polls.is_empty() || runner.free() == 0 {
             return;
         }
-        for target in &runner.info.targets {
-            let key = (runner.only(), *target);
+        for target in runner.targets() {
+            let key = (runner.only(), target);
             self.idle
                 .entry(key)
                 .or_default()
@@ -477,6 +538,14 @@ impl Matcher {
 fn is_ready(runs: &HashMap<SessionId, Run>, ticket: &Ticket) -> bool {
     let run = runs.get(&ticket.session);
     run.is_some_and(|r| r.number == ticket.number && r.place == Place::Ready)
+}
+
+/// Who may have this run now.
+fn open_to(run: &Run) -> Vec<RunnerTarget> {
+    match run.row.owner.filter(|_| run.kept_until.is_some()) {
+        Some(owner) => vec![RunnerTarget::Only(owner)],
+        None => accepted(run.row.target).collect(),
+    }
 }
 
 /// What a runner may advertise to be offered a run of this target.

@@ -12,6 +12,7 @@ use super::outcome::{Answer, Inputs, Outcome};
 use crate::code::{Code, Rejection};
 use crate::dispatch::RunnerInfo;
 use crate::dispatch::actor::{CancelPoll, Enrol, Leave, Poll};
+use crate::dispatch::clones::CloneOffer;
 use crate::dispatch::matcher::PollId;
 use crate::ids::{ClaimToken, RunnerId, SessionId};
 use crate::session::actor::Peek;
@@ -112,6 +113,15 @@ impl ClaimGrant {
     }
 }
 
+/// What one poll brought.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// Runs to drive.
+    pub claims: Vec<ClaimGrant>,
+    /// Disks to copy for forks.
+    pub clones: Vec<CloneOffer>,
+}
+
 /// Takes a poll out of the dispatcher when its caller goes away.
 struct PollGuard<'a> {
     inner: &'a Inner,
@@ -132,7 +142,8 @@ impl Drop for PollGuard<'_> {
 }
 
 impl Engine {
-    /// Waits up to `wait` for at most `max` runs (at least one) that `runner` can drive; empty
+    /// Waits up to `wait` for at most `max` runs (at least one) that `runner` can drive, or as many
+    /// disks that it is to copy; empty
     /// when the time is over. Dropping the future gives back what was granted meanwhile.
     ///
     /// # Errors
@@ -142,7 +153,7 @@ impl Engine {
         runner: RunnerId,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<ClaimGrant>, Rejection> {
+    ) -> Result<Offered, Rejection> {
         let inner = &self.inner;
         if !inner.is_running() {
             return Err(inner.stopped());

@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub mailbox_len_max: usize,
     /// Commands that wait in one session.
     pub command_queue_len_max: usize,
+    /// Content bytes of the commands that wait in one session; one command is always taken.
+    pub command_queue_bytes_max: usize,
     /// Events of one append (a single command may bring more: its batch limit is its own).
     pub batch_events_max: usize,
     /// How long a session without work stays in memory, seconds.
@@ -36,6 +38,10 @@ pub struct EngineConfig {
     pub claims_paused: bool,
     /// How long a runner counts as live after its last call, seconds.
     pub runner_live_s: u64,
+    /// How long a run whose disk only one runner has waits for that runner, seconds.
+    pub host_wait_s: u64,
+    /// How long a fork waits for the copy of its disk, seconds.
+    pub clone_s_max: u64,
     /// Enrolled runners.
     pub runners_max: usize,
     /// Long polls for claims that wait.
@@ -59,6 +65,7 @@ impl Default for EngineConfig {
             arbiters: 1,
             mailbox_len_max: 65_536,
             command_queue_len_max: 1_024,
+            command_queue_bytes_max: 32 << 20,
             batch_events_max: 1_024,
             idle_passivate_s: 300,
             recoveries_max: 32,
@@ -69,6 +76,8 @@ impl Default for EngineConfig {
             followers_max: 10_000,
             claims_paused: false,
             runner_live_s: 60,
+            host_wait_s: 60,
+            clone_s_max: 60,
             runners_max: 10_000,
             polls_max: 10_000,
             receipt_ttl_s: 7 * 24 * 3_600,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use actix::Addr;
 use tokio::sync::oneshot;
 
+use super::config::EngineConfig;
 use super::drain::Open;
 use super::outcome::Outcome;
 use crate::code::{Code, Rejection};
@@ -29,6 +30,18 @@ pub(crate) struct Queued {
     pub(crate) command: Command,
     /// Who asks.
     pub(crate) reply: ReplyTo,
+    bytes: usize,
+}
+
+impl Queued {
+    /// A command of somebody who waits for its answer.
+    pub(crate) fn new(command: Command, reply: ReplyTo) -> Self {
+        Self {
+            bytes: command.content_bytes(),
+            command,
+            reply,
+        }
+    }
 }
 
 /// Where an answer goes. Dropped without one, the caller sees `runtime.internal`.
@@ -62,6 +75,8 @@ pub(crate) struct Slot {
 #[derive(Default)]
 struct SlotState {
     queue: VecDeque<Queued>,
+    /// Content bytes of what is queued.
+    bytes: usize,
     home: Home,
     /// Whether the actor is at work, or has been told that there is some.
     awake: bool,
@@ -102,12 +117,12 @@ impl Slot {
     }
 
     /// Queues a command.
-    pub(crate) fn push(&self, queued: Queued, len_max: usize) -> Pushed {
+    pub(crate) fn push(&self, queued: Queued, config: &EngineConfig) -> Pushed {
         let mut s = lock(&self.state);
         if s.closed {
             return Pushed::Closed(queued);
         }
-        if s.queue.len() >= len_max {
+        if s.is_full_for(&queued, config) {
             drop(s);
             queued.reply.send(Err(Rejection::new(
                 Code::Busy,
@@ -115,6 +130,7 @@ impl Slot {
             )));
             return Pushed::Full;
         }
+        s.bytes += queued.bytes;
         s.queue.push_back(queued);
         s.wake()
     }
@@ -133,14 +149,18 @@ impl Slot {
     pub(crate) fn take(&self, max: usize, into: &mut Vec<Queued>) {
         let mut s = lock(&self.state);
         let count = s.queue.len().min(max);
-        into.extend(s.queue.drain(..count));
+        let SlotState { queue, bytes, .. } = &mut *s;
+        into.extend(queue.drain(..count).inspect(|q| *bytes -= q.bytes));
         s.awake = !into.is_empty();
     }
 
     /// Puts commands back, before all others.
     pub(crate) fn give_back(&self, queued: impl DoubleEndedIterator<Item = Queued>) {
         let mut s = lock(&self.state);
-        queued.rev().for_each(|q| s.queue.push_front(q));
+        for queued in queued.rev() {
+            s.bytes += queued.bytes;
+            s.queue.push_front(queued);
+        }
     }
 
     /// The actor of the next generation is there. `None` = the session left memory meanwhile.
@@ -177,7 +197,7 @@ impl Slot {
             s.crashes = s.crashes.saturating_add(1);
             if s.crashes > CRASHES_MAX {
                 s.crashes = 0;
-                (false, std::mem::take(&mut s.queue))
+                (false, s.empty())
             } else {
                 let again = needed || !s.queue.is_empty();
                 if again {
@@ -233,7 +253,7 @@ impl Slot {
         let mut s = lock(&self.state);
         s.closed = true;
         s.home = Home::Absent;
-        std::mem::take(&mut s.queue)
+        s.empty()
     }
 
     /// Whether it is out of the directory.
@@ -251,6 +271,20 @@ impl Slot {
 }
 
 impl SlotState {
+    /// Whether the inbox has no room for this one. What carries no content waits by number only:
+    /// the engine's own words are among it.
+    fn is_full_for(&self, queued: &Queued, config: &EngineConfig) -> bool {
+        let crowded = !self.queue.is_empty()
+            && queued.bytes > 0
+            && self.bytes.saturating_add(queued.bytes) > config.command_queue_bytes_max;
+        crowded || self.queue.len() >= config.command_queue_len_max
+    }
+
+    fn empty(&mut self) -> VecDeque<Queued> {
+        self.bytes = 0;
+        std::mem::take(&mut self.queue)
+    }
+
     fn wake(&mut self) -> Pushed {
         match &self.home {
             Home::Live(addr) => {

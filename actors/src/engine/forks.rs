@@ -3,20 +3,23 @@
 use longhaul_storage::{Order, PageLimit, ReadError, StreamHead, StreamId, View};
 use serde_json::{Map, Value, json};
 
+use super::clones::Copied;
 use super::reads::{here, named, not_found};
 use super::{Answer, Engine};
-use crate::checkpoint::plan::why_unusable;
+use crate::checkpoint::plan::why_named_unusable;
 use crate::code::{Code, Rejection};
 use crate::codec;
-use crate::ids::{CheckpointId, EventId, SessionId};
+use crate::dispatch::clones::CloneOffer;
+use crate::ids::{CheckpointId, CloneToken, EventId, SessionId};
 use crate::limits::PAGE_BYTES_MAX;
 use crate::reader::Class;
 use crate::rows;
 use crate::session::actor::{checkpoints, recover, state_at};
-use crate::session::checkpoints::{Checkpoint, SnapshotState};
+use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
-use crate::session::payload::{RebuildReason, Selector, WorkspaceRef};
-use crate::session::projection::{Member, SessionRow};
+use crate::session::decision::SnapshotRow;
+use crate::session::payload::{Selector, WorkspaceRef};
+use crate::session::projection::{Member, SessionRow, Target};
 use crate::session::state::State;
 use crate::session::stored::header_of;
 
@@ -74,6 +77,11 @@ impl Engine {
     pub async fn fork(&self, ask: ForkRequest) -> Result<Answer, Rejection> {
         let child = self.new_session_id();
         let (source, checkpoint) = self.boundary(&ask).await?;
+        let copied = match &checkpoint {
+            Some(c) => self.disk_for(child, &source, c).await?,
+            None => None,
+        };
+        let adopted = copied.as_ref().map(|c| c.adopted.clone());
         let fork = Fork {
             request: ask.request,
             source,
@@ -83,11 +91,54 @@ impl Engine {
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,
-                    adopted: None,
+                    adopted,
                 })
             }),
         };
-        self.command(child, Command::Fork(Box::new(fork))).await
+        let answer = self.command(child, Command::Fork(Box::new(fork))).await;
+        if let Some(copied) = copied {
+            copied.settle(answer.as_ref().map(drop).map_err(Clone::clone));
+        }
+        answer
+    }
+
+    /// The copy of a checkpoint's disk, where a runner has to make one: the server's own
+    /// snapshots are shared, and restored when a run needs them.
+    async fn disk_for(
+        &self,
+        child: SessionId,
+        source: &State,
+        c: &Checkpoint,
+    ) -> Result<Option<Copied>, Rejection> {
+        let about = source.about.as_ref().ok_or_else(|| not_found(source.id))?;
+        let (workspace, snapshot) = (about.workspace, c.created.snapshot.clone());
+        let key = SnapshotKey::of(workspace, &snapshot);
+        let read = self.inner.read(Class::Session, move |view| {
+            let Some(row) = view.row(&rows::snapshot(key))? else {
+                return Ok(None);
+            };
+            codec::decode::<SnapshotRow>(&row)
+                .map(Some)
+                .map_err(|e| ReadError::Engine(format!("a snapshot's row: {e}")))
+        });
+        let row = read.await?.ok_or(Code::SnapshotDeleted)?;
+        if row.kept.is_some() {
+            return Ok(None);
+        }
+        let door = &self.inner.door;
+        let limit_ms = self.inner.config.clone_s_max.saturating_mul(1_000);
+        let limit_ms = i64::try_from(limit_ms).unwrap_or(i64::MAX);
+        let offer = CloneOffer {
+            token: CloneToken(door.ids.secret()),
+            child,
+            workspace,
+            checkpoint: c.created.checkpoint_id,
+            owner: owner(&snapshot),
+            snapshot,
+            target: Target::of(&about.pin),
+            deadline_ms: door.clock.wall_ms().saturating_add(limit_ms),
+        };
+        self.copy_disk(offer).await.map(Some)
     }
 
     /// The source at the selected place, and the checkpoint that was selected.
@@ -118,7 +169,10 @@ impl Engine {
             if let Err(why) = event_at(view, source, &head, seq, selector)? {
                 return Ok(Err(why));
             }
-            if let Some(why) = checkpoint.as_ref().and_then(|c| unusable(c, now_ms)) {
+            if let Some(why) = checkpoint
+                .as_ref()
+                .and_then(|c| why_named_unusable(c, now_ms))
+            {
                 return Ok(Err(why));
             }
             let state = Box::new(state_at(view, source, seq)?);
@@ -267,17 +321,6 @@ fn no_checkpoint(id: CheckpointId) -> Rejection {
         Code::CheckpointNotFound,
         format!("there is no checkpoint {id} here"),
     )
-}
-
-/// Why a checkpoint that was named cannot be used, if so.
-pub(crate) fn unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
-    let code = match why_unusable(c, now_ms)? {
-        RebuildReason::SnapshotDeleted => Code::SnapshotDeleted,
-        RebuildReason::CheckpointRejected => Code::CheckpointRejected,
-        _ => Code::CheckpointExpired,
-    };
-    let id = c.created.checkpoint_id;
-    Some(Rejection::new(code, format!("{id} gives no disk any more")))
 }
 
 fn id_at(view: &dyn View, session: SessionId, seq: u64) -> Result<EventId, ReadError> {

@@ -8,6 +8,7 @@ use actix::prelude::SendError;
 use longhaul_storage::{Log, ReadError, View};
 use tokio::sync::oneshot;
 
+use super::clones::OpenClones;
 use super::config::EngineConfig;
 use super::directory::{Directory, Pushed, Queued, ReplyTo, Slot, spread};
 use super::drain::Drain;
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub(crate) drain: Arc<Drain>,
     pub(crate) metrics: Metrics,
     pub(crate) liveness: Liveness,
+    /// Copies of disks for forks in progress.
+    pub(crate) clones: OpenClones,
     /// Where snapshots' bytes are.
     pub(crate) bytes: Arc<dyn SnapshotBytes>,
     /// Live claims watched here.
@@ -124,6 +127,7 @@ impl Inner {
             log,
             door,
             config,
+            clones: OpenClones::default(),
             bytes,
             directory: Directory::new(),
             drain: Arc::default(),
@@ -194,10 +198,10 @@ impl Inner {
             _ => return Err(self.stopped()),
         }
         let (reply, answering) = ReplyTo::new(self.drain.enter());
-        let mut queued = Queued { command, reply };
+        let mut queued = Queued::new(command, reply);
         for _ in 0..LOOKUPS_MAX {
             let slot = self.directory.slot(id).ok_or_else(|| self.stopped())?;
-            match slot.push(queued, self.config.command_queue_len_max) {
+            match slot.push(queued, &self.config) {
                 Pushed::Waits | Pushed::Full => return Ok(answering),
                 Pushed::Start => {
                     self.start(&slot);

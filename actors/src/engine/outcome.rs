@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::session::decision::Granted;
+use crate::session::operation::Begun;
 
 /// An answer, durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) struct Outcome {
     pub(crate) body: Bytes,
     /// What a claim granted.
     pub(crate) granted: Option<Box<Granted>>,
+    /// What an operation works with.
+    pub(crate) begun: Option<Box<Begun>>,
     /// Envelopes that belong into the body as `inputs`.
     pub(crate) inputs: Option<Inputs>,
 }

@@ -15,7 +15,7 @@ use crate::dispatch::actor::{Held, Offer};
 use crate::ids::SessionId;
 use crate::reader::Class;
 use crate::rows;
-use crate::session::facts::Receipt;
+use crate::session::facts::{Created, Receipt};
 use crate::session::projection::LiveRow;
 use crate::session::state::Phase;
 use crate::shard::SweepIdle;
@@ -31,6 +31,9 @@ pub const START_POINTS: &[&str] = &[
     "receipts::before_delete",
 ];
 
+/// The tables of answers to Idempotency-Keys.
+const RECEIPTS: [u8; 3] = [rows::RECEIPT, rows::CREATED, rows::SESSION_RECEIPT];
+
 /// How long a scan rests when too many sessions are starting.
 const REST: Duration = Duration::from_millis(1);
 
@@ -39,7 +42,7 @@ pub(crate) struct Sweeper {
     inner: Arc<Inner>,
     purging: bool,
     purge_again: bool,
-    receipts_after: Option<Bytes>,
+    receipts_after: [Option<Bytes>; RECEIPTS.len()],
     _guard: Guard,
 }
 
@@ -51,7 +54,7 @@ impl Sweeper {
             inner,
             purging: false,
             purge_again: false,
-            receipts_after: None,
+            receipts_after: Default::default(),
             _guard: guard,
         }
     }
@@ -74,16 +77,22 @@ impl Sweeper {
             }
             this.purge(ctx);
             let inner = Arc::clone(&this.inner);
-            let after = this.receipts_after.take();
+            let after = std::mem::take(&mut this.receipts_after);
             let work = async move {
                 // Expected failures (a full disk, a busy pool) end this turn; the next one goes on.
                 if let Err(why) = live_runs(&inner).await {
                     tracing::debug!(%why, "a look at live runs ended early");
                 }
-                old_receipts(&inner, after).await.unwrap_or_else(|why| {
-                    tracing::debug!(%why, "a look at old receipts ended early");
-                    None
-                })
+                let mut next = <[Option<Bytes>; RECEIPTS.len()]>::default();
+                for ((tag, after), next) in RECEIPTS.into_iter().zip(after).zip(&mut next) {
+                    *next = old_receipts(&inner, tag, after)
+                        .await
+                        .unwrap_or_else(|why| {
+                            tracing::debug!(%why, "a look at old receipts ended early");
+                            None
+                        });
+                }
+                next
             };
             ctx.spawn(work.into_actor(this).map(|after, this, ctx| {
                 this.receipts_after = after;
@@ -254,9 +263,10 @@ async fn purge_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
 /// Deletes answers that are older than they are kept; one page, gives back where to go on.
 async fn old_receipts(
     inner: &Arc<Inner>,
+    tag: u8,
     after: Option<Bytes>,
 ) -> Result<Option<Bytes>, Rejection> {
-    let found = page(inner, rows::RECEIPT, after).await?;
+    let found = page(inner, tag, after).await?;
     let full = found.len() >= inner.config.sweep_rows_max.max(1);
     let next = found.last().map(|(key, _)| key.clone()).filter(|_| full);
     let keep_ms =
@@ -264,7 +274,12 @@ async fn old_receipts(
     let before = inner.door.clock.wall_ms().saturating_sub(keep_ms);
     let mut write = Write::default();
     for (key, value) in found {
-        if codec::decode::<Receipt>(&value).is_ok_and(|r| r.at_ms < before) {
+        let at_ms = if tag == rows::CREATED {
+            codec::decode::<Created>(&value).map(|c| c.at_ms)
+        } else {
+            codec::decode::<Receipt>(&value).map(|r| r.at_ms)
+        };
+        if at_ms.is_ok_and(|at_ms| at_ms < before) {
             // An expired key may be used anew meanwhile: then its new answer stays.
             write
                 .conditions

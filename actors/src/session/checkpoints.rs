@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bincode::de::{BorrowDecoder, Decoder};
-use bincode::enc::Encoder;
-use bincode::error::{DecodeError, EncodeError};
-use bincode::{BorrowDecode, Decode, Encode};
+use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
 use super::payload::{CheckpointCreated, Retention, SnapshotRef, WorkspaceRef};
@@ -171,20 +168,4 @@ impl Checkpoints {
     }
 }
 
-impl Encode for Checkpoints {
-    fn encode<E: Encoder>(&self, _: &mut E) -> Result<(), EncodeError> {
-        Ok(())
-    }
-}
-
-impl<C> Decode<C> for Checkpoints {
-    fn decode<D: Decoder<Context = C>>(_: &mut D) -> Result<Self, DecodeError> {
-        Ok(Self::default())
-    }
-}
-
-impl<'de, C> BorrowDecode<'de, C> for Checkpoints {
-    fn borrow_decode<D: BorrowDecoder<'de, Context = C>>(_: &mut D) -> Result<Self, DecodeError> {
-        Ok(Self::default())
-    }
-}
+crate::codec::encodes_as_nothing!(Checkpoints);

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::event::{Author, EventType};
+use super::operation::Operate;
 use super::payload::{
-    Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector, SnapshotRef,
-    Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
+    RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
@@ -31,8 +32,10 @@ pub enum Command {
     Erase(Request),
     /// Starts a session as a fork of another one's prefix.
     Fork(Box<Fork>),
+    /// A step of an operation on the sandbox from outside a run.
+    Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
-    Pin(PinCheckpoint),
+    Pin(Box<PinCheckpoint>),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -40,6 +43,22 @@ pub enum Command {
     /// A time has come (asked by run actors and timers; each names what it is about, so that a
     /// late one changes nothing).
     Expire(Expiry),
+}
+
+impl Command {
+    /// Bytes of content that it carries.
+    pub fn content_bytes(&self) -> usize {
+        let of = |events: &[Input]| -> usize { events.iter().map(|e| e.content.len()).sum() };
+        match self {
+            Self::Create(c) => of(&c.events),
+            Self::Submit(s) => of(&s.events),
+            Self::Attempt(AttemptCall {
+                verb: Verb::Events(events),
+                ..
+            }) => of(events),
+            _ => 0,
+        }
+    }
 }
 
 /// Who asks, for the envelope and for idempotency.
@@ -77,8 +96,8 @@ pub struct Create {
     pub metadata: Map<String, Value>,
     /// What it may spend.
     pub budget: Option<Budget>,
-    /// How long its checkpoints live, where its workspace shortens that, seconds.
-    pub checkpoint_ttl_s: Option<u64>,
+    /// What its workspace says of keeping things.
+    pub retention: RetentionPolicy,
     /// First events (may be empty).
     pub events: Vec<Input>,
 }
@@ -109,15 +128,6 @@ pub struct ForkedDisk {
     pub adopted: Option<Adopted>,
 }
 
-/// A copy of a disk that a runner made for a fork.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Adopted {
-    /// Who has it.
-    pub runner: RunnerId,
-    /// Its name for it.
-    pub sandbox_ref: String,
-}
-
 /// Pins a checkpoint, or unpins it.
 #[derive(Debug, Clone)]
 pub struct PinCheckpoint {
@@ -134,9 +144,8 @@ pub struct PinCheckpoint {
 pub struct NewCheckpoint {
     /// The bytes, durable already.
     pub snapshot: SnapshotRef,
-    /// What the server's own store needs to read them; `None` = another's bytes, or a snapshot
-    /// that is known already.
-    pub manifest: Option<Bytes>,
+    /// What the server's own store needs to read them; `None` = they are another's.
+    pub kept: Option<Kept>,
     /// How the harness gets its own state back.
     pub resume: ResumeFrom,
     /// For people.
@@ -145,6 +154,15 @@ pub struct NewCheckpoint {
     pub metadata_json: String,
     /// The harness's own place, opaque.
     pub cursor: Option<String>,
+}
+
+/// How the server's own store finds a snapshot's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Kept {
+    /// The store's own description.
+    pub manifest: Vec<u8>,
+    /// The packs that hold the bytes. They are counted.
+    pub packs: Vec<[u8; 16]>,
 }
 
 /// What became of the snapshot at the end of a turn.
@@ -269,7 +287,7 @@ pub enum Verb {
     /// Wait for something outside.
     Park(Park),
     /// The run is over.
-    Settle(Settle),
+    Settle(Box<Settle>),
     /// The attempt is given back, gracefully.
     Release,
     /// The claim's answer never reached the runner (said by the server, not by a runner).

@@ -6,19 +6,21 @@ mod claim;
 mod draft;
 mod expire;
 mod fork;
+mod operate;
 mod park;
 mod people;
 mod turn;
 
 use super::command::{Command, Request};
 use super::decision::{Decision, Reply};
-use super::facts::{Facts, Receipt};
+use super::facts::Facts;
 use super::state::{About, State};
 use crate::code::{Code, Rejection};
 use crate::env::Env;
 use draft::Draft;
 
 pub use fork::base_of;
+pub use operate::{is_paused, record};
 pub use people::erased_reply;
 
 /// Decides one command.
@@ -35,11 +37,12 @@ pub fn decide(
     match command {
         Command::Create(c) => people::create(draft, facts, c),
         Command::Fork(f) => fork::fork(draft, facts, f),
+        Command::Operate(o) => operate::operate(draft, facts, o),
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
         Command::Complete(r) => people::complete(draft, facts, r),
         Command::Cancel(r) => people::cancel(draft, facts, r),
-        Command::Erase(r) => people::erase(draft, facts, r),
+        Command::Erase(r) => people::erase(draft, r),
         Command::Claim(c) => claim::claim(draft, facts, c),
         Command::Attempt(call) => attempt::call(draft, facts, call),
         Command::Expire(e) => expire::expire(draft, *e),
@@ -71,12 +74,15 @@ fn repeated(
     let Some(key) = request.receipt else {
         return Ok(None);
     };
-    let expired = |r: &Receipt| env.now_ms.saturating_sub(r.at_ms) > RECEIPT_MS_MAX;
-    match facts.receipt.as_ref().filter(|r| !expired(r)) {
+    match facts.receipt.as_ref().filter(|r| is_kept(r.at_ms, env)) {
         None => Ok(None),
         Some(r) if r.body == key.body => Ok(Some(Decision::answer(r.reply.clone()))),
         Some(_) => Err(Code::IdempotencyConflict.into()),
     }
+}
+
+fn is_kept(at_ms: i64, env: &Env<'_>) -> bool {
+    env.now_ms.saturating_sub(at_ms) <= RECEIPT_MS_MAX
 }
 
 /// How long the answer to an Idempotency-Key is kept: 7 days.
@@ -90,6 +96,8 @@ impl Decision {
             rows: Vec::new(),
             reply,
             granted: None,
+            begun: None,
+            refused: None,
             erase: false,
         }
     }

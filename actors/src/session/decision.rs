@@ -4,10 +4,13 @@ use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
 use super::checkpoints::SnapshotKey;
+use super::command::Kept;
 use super::event::NewEvent;
-use super::facts::{EndedClaim, Receipt, StoredCall};
+use super::facts::{Created, EndedClaim, Receipt, StoredCall};
+use super::operation::{Attached, Begun, Operation};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
 use super::state::Answer;
+use crate::code::Rejection;
 use crate::ids::{RunId, TokenDigest};
 
 /// A decision. Nothing of it is true before its commit.
@@ -21,6 +24,10 @@ pub struct Decision {
     pub reply: Reply,
     /// What a claim granted.
     pub granted: Option<Granted>,
+    /// What an operation works with.
+    pub begun: Option<Box<Begun>>,
+    /// The answer, where what was asked is refused although something is written.
+    pub refused: Option<Rejection>,
     /// Whether the stream is erased by this.
     pub erase: bool,
 }
@@ -30,12 +37,18 @@ pub struct Decision {
 pub enum RowOp {
     /// Keeps the answer to an Idempotency-Key.
     Receipt([u8; 16], Receipt),
+    /// Keeps which session a creation under an Idempotency-Key made.
+    Created([u8; 16], Created),
     /// Keeps the answer to a numbered call.
     Call(TokenDigest, u64, StoredCall),
     /// A snapshot is there now.
     PutSnapshot(SnapshotKey, SnapshotRow),
     /// A snapshot that is there already must still be, and not about to go.
     HoldSnapshot(SnapshotKey),
+    /// Whose operation is under way: in memory only.
+    Operation(Option<Operation>),
+    /// The sandbox that is attached: in memory only, its folder is the provider's to keep.
+    Attached(Option<Attached>),
     /// The claim is over: its numbered answers go, its end is kept.
     Ended(TokenDigest, EndedClaim),
 }
@@ -45,8 +58,8 @@ pub enum RowOp {
 pub struct SnapshotRow {
     /// As its provider knows it.
     pub snapshot: SnapshotRef,
-    /// What the server's own store needs to read it; empty = the bytes are another's.
-    pub manifest: Vec<u8>,
+    /// How the server's own store finds it; `None` = the bytes are another's.
+    pub kept: Option<Kept>,
 }
 
 /// An answer on the wire.

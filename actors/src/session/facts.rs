@@ -6,14 +6,16 @@ use super::command::{Command, Verb};
 use super::decision::Reply;
 use super::payload::{ItemState, Outcome};
 use super::state::{Answer, State};
-use crate::ids::{EventId, TokenDigest};
+use crate::ids::{EventId, SessionId, TokenDigest};
 use bincode::{Decode, Encode};
 
 /// What to load before a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// The receipt under this scope.
+    /// The session's receipt under this scope.
     pub receipt: Option<[u8; 16]>,
+    /// What a creation under this scope made, and its receipt.
+    pub created: Option<[u8; 16]>,
     /// How this claim ended (its token is not the live one).
     pub ended_claim: Option<TokenDigest>,
     /// The numbered calls of this claim: the last number, and the answer to this one.
@@ -38,6 +40,8 @@ impl Needs {
 pub struct Facts {
     /// The stored answer under the command's receipt scope.
     pub receipt: Option<Receipt>,
+    /// What an earlier creation under the command's receipt scope made.
+    pub created: Option<Earlier>,
     /// How the command's claim ended.
     pub ended_claim: Option<EndedClaim>,
     /// The last number used under the claim (0 = none).
@@ -61,6 +65,27 @@ pub struct Receipt {
     pub reply: Reply,
     /// When, milliseconds.
     pub at_ms: i64,
+}
+
+/// What a creation under an Idempotency-Key made. Its answer is kept with the session: erasing the
+/// session takes it along, and this, which shows nothing, tells that there was one.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Created {
+    /// Digest of the body it answered.
+    pub body: [u8; 16],
+    /// The session.
+    pub session: SessionId,
+    /// When, milliseconds.
+    pub at_ms: i64,
+}
+
+/// An earlier creation under the same key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Earlier {
+    /// What it made.
+    pub made: Created,
+    /// Whether that is erased by now.
+    pub erased: bool,
 }
 
 /// A kept answer to a numbered call.
@@ -138,7 +163,7 @@ pub struct ItemFact {
 pub fn needs(state: &State, command: &Command) -> Needs {
     let mut needs = Needs::default();
     match command {
-        Command::Create(c) => needs.receipt = c.request.receipt.map(|r| r.scope),
+        Command::Create(c) => needs.created = c.request.receipt.map(|r| r.scope),
         Command::Submit(s) => {
             needs.receipt = s.request.receipt.map(|r| r.scope);
             for input in &s.events {
@@ -147,11 +172,10 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 }
             }
         }
-        Command::Fork(f) => needs.receipt = f.request.receipt.map(|r| r.scope),
+        Command::Fork(f) => needs.created = f.request.receipt.map(|r| r.scope),
+        Command::Operate(o) => needs.receipt = o.request.receipt.map(|r| r.scope),
         Command::Pin(p) => needs.receipt = p.request.receipt.map(|r| r.scope),
-        Command::Complete(r) | Command::Cancel(r) | Command::Erase(r) => {
-            needs.receipt = r.receipt.map(|r| r.scope);
-        }
+        Command::Complete(r) | Command::Cancel(r) => needs.receipt = r.receipt.map(|r| r.scope),
         Command::Claim(_) => {
             needs.inputs_from = Some(state.untaken.map_or(state.last_seq + 1, |u| u.first_seq));
             needs.taken_by = state.run.as_ref().map(|r| r.queued_seq);
@@ -177,7 +201,7 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 _ => {}
             }
         }
-        Command::Expire(_) => {}
+        Command::Erase(_) | Command::Expire(_) => {}
     }
     needs
 }

@@ -10,7 +10,7 @@ use bincode::{Decode, Encode};
 use bytes::Bytes;
 use longhaul_storage::RowChange;
 
-use super::checkpoints::{Checkpoint, SnapshotKey, owner};
+use super::checkpoints::{Checkpoint, SnapshotKey};
 use super::command::Expiry;
 use super::payload::{Pin, WaitingOn, WorkspaceRef};
 use super::state::{Forked, Phase, State};
@@ -31,7 +31,7 @@ pub struct Projection {
 }
 
 /// A fork's place in its family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Member {
     /// The fork.
     pub id: SessionId,
@@ -211,7 +211,7 @@ impl Projection {
             phase: run.phase,
             not_before_ms: run.not_before_ms,
             queued_at_ms: run.queued_at_ms,
-            owner: plan::newest_usable(state, i64::MIN).and_then(|c| owner(&c.created.snapshot)),
+            owner: plan::wanted_runner(state),
             claim: run.claim.as_ref().map(|c| LiveClaim {
                 token: c.token,
                 runner: c.runner,
@@ -227,7 +227,7 @@ impl Projection {
             live,
             timers: timers(state),
             checkpoints: state.checkpoints.0.clone(),
-            family: state.forked.map(|forked| Member {
+            family: state.forked.clone().map(|forked| Member {
                 id: state.id,
                 forked,
             }),

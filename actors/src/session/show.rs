@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::decide::is_paused;
 use super::payload::WaitingOn;
 use super::projection::Target;
 use super::state::{LiveRun, Phase, SettledRun, State};
@@ -39,7 +40,7 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "budget": about.budget,
         "budget_exceeded": state.budget_exceeded(),
         "untaken_inputs": state.untaken_count(),
-        "forked_from": state.forked.map(|f| json!({
+        "forked_from": state.forked.as_ref().map(|f| json!({
             "session_id": f.source,
             "boundary_seq": f.boundary_seq,
         })),
@@ -47,12 +48,20 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "open_items": state.items.values()
             .map(|i| json!({"id": i.id, "kind": i.kind.text()}))
             .collect::<Vec<_>>(),
-        "paused_by": run.filter(|r| r.phase == Phase::Parked).map(|_| "wait"),
+        "paused_by": paused_by(state),
         "run": run.map(|r| live(state, r, extras)),
         "last_run": state.last_run.as_ref().map(settled),
         "created_at": time::rfc3339(state.created_at_ms),
         "updated_at": time::rfc3339(state.updated_at_ms),
     })
+}
+
+fn paused_by(state: &State) -> Option<&'static str> {
+    let parked = state.run.as_ref().is_some_and(|r| r.phase == Phase::Parked);
+    match is_paused(state) {
+        true => Some("runtime"),
+        false => parked.then_some("wait"),
+    }
 }
 
 fn waiting_on(state: &State, run: &LiveRun) -> Vec<Value> {
@@ -88,7 +97,10 @@ fn live(state: &State, run: &LiveRun, extras: ShowExtras<'_>) -> Value {
         "deadline": claim.map(|c| at(c.deadline_ms)),
         "target": state.about.as_ref().map(|a| Target::of(&a.pin).to_string()),
         "runner_id": claim.map(|c| c.runner),
-        "blocked_by": extras.blocked_by.filter(|_| queued),
+        "blocked_by": extras
+            .blocked_by
+            .filter(|_| queued)
+            .map(|by| if state.now.operation.is_some() { "operation" } else { by }),
     })
 }
 

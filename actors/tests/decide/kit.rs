@@ -18,7 +18,9 @@ use longhaul_actors::session::decide::decide;
 use longhaul_actors::session::decision::{Decision, Reply, RowOp};
 use longhaul_actors::session::event::{Author, EventType, NewEvent};
 use longhaul_actors::session::evolve::evolve;
-use longhaul_actors::session::facts::{EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs};
+use longhaul_actors::session::facts::{
+    Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
+};
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
 use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
@@ -39,6 +41,7 @@ pub(crate) struct Boxed {
     pub(crate) state: State,
     pub(crate) log: Vec<NewEvent>,
     receipts: BTreeMap<[u8; 16], Receipt>,
+    pub(crate) created: BTreeMap<[u8; 16], Earlier>,
     ended: BTreeMap<TokenDigest, EndedClaim>,
     calls: BTreeMap<(TokenDigest, u64), StoredCall>,
     items: BTreeMap<u64, ItemFact>,
@@ -93,6 +96,7 @@ impl Boxed {
             state: State::new(SessionId([9; 16])),
             log: Vec::new(),
             receipts: BTreeMap::new(),
+            created: BTreeMap::new(),
             ended: BTreeMap::new(),
             calls: BTreeMap::new(),
             items: BTreeMap::new(),
@@ -123,9 +127,17 @@ impl Boxed {
     }
 
     pub(crate) fn create(&mut self, metadata: Value) -> Result<Reply, Rejection> {
+        self.create_with(metadata, None)
+    }
+
+    pub(crate) fn create_with(
+        &mut self,
+        metadata: Value,
+        receipt: Option<ReceiptKey>,
+    ) -> Result<Reply, Rejection> {
         let metadata = metadata.as_object().cloned().unwrap_or_default();
         self.ask(Command::Create(Box::new(Create {
-            request: request(None),
+            request: request(receipt),
             principal: "ann".into(),
             pin: pin(),
             metadata,
@@ -245,7 +257,11 @@ impl Boxed {
                 .unwrap_or(0)
         };
         Facts {
-            receipt: n.receipt.and_then(|k| self.receipts.get(&k).cloned()),
+            receipt: n
+                .receipt
+                .or(n.created)
+                .and_then(|k| self.receipts.get(&k).cloned()),
+            created: n.created.and_then(|k| self.created.get(&k).cloned()),
             ended_claim: n.ended_claim.and_then(|t| self.ended.get(&t).cloned()),
             last_n: n.calls.map_or(0, |(t, _)| last_n(t)),
             call: n.calls.and_then(|k| self.calls.get(&k).cloned()),
@@ -339,6 +355,10 @@ impl Boxed {
         for row in &decision.rows {
             match row.clone() {
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
+                RowOp::Created(k, made) => {
+                    let erased = false;
+                    self.created.insert(k, Earlier { made, erased });
+                }
                 RowOp::Call(t, n, c) => drop(self.calls.insert((t, n), c)),
                 RowOp::Ended(t, e) => {
                     self.calls.retain(|(token, _), _| *token != t);

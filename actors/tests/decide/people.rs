@@ -203,3 +203,27 @@ fn metadata_has_limits() {
         .create(json!({"k": "x".repeat(510), "b": true, "n": null}))
         .expect("fits");
 }
+
+#[test]
+fn the_key_of_an_erased_session_answers_that_it_is_erased() {
+    let mut b = Boxed::empty();
+    let key = |body| ReceiptKey {
+        scope: [1; 16],
+        body: [body; 16],
+    };
+    let first = b.create_with(json!({"a": 1}), Some(key(1))).expect("first");
+    let again = b.create_with(json!({"a": 1}), Some(key(1))).expect("again");
+    assert_eq!(again, first);
+    b.created.values_mut().for_each(|c| c.erased = true);
+    b.refused(Code::SessionErased, |b| {
+        b.create_with(json!({}), Some(key(1)))
+    });
+    b.refused(Code::IdempotencyConflict, |b| {
+        b.create_with(json!({}), Some(key(2)))
+    });
+    b.world.advance_ms(7 * 24 * 3_600 * 1_000 + 1);
+    // A new request: here it meets the session of the first one.
+    b.refused(Code::SequenceConflict, |b| {
+        b.create_with(json!({}), Some(key(2)))
+    });
+}

@@ -13,7 +13,7 @@ fn every_kind_round_trips() {
             {"say":"hi"},{"exec":"ls"},{"write":{"path":"a","text":"b"}},
             {"tool":{"name":"t","input":{"n":1e400},"result":"\u0000"}},{"sleep_ms":3},
             {"question":{}},{"approval":{"tool":"t","input":[]}},
-            {"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3}},
+            {"custom_tool":{"name":"t","input":null}},{"usage":{"input_tokens":3,"model":"m"}},
             {"fail":"no"}]}}"#,
         r#"{"harness":{"kind":"process","command":["a","b"],"env":{"K":"v"}}}"#,
         r#"{"harness":{"kind":"external","config":{"z":1,"a":1.50}}}"#,
@@ -59,6 +59,9 @@ fn what_cannot_run_is_refused() {
         r#"{"harness":{"kind":"script"}}"#,
         r#"{"harness":{"kind":"script","steps":[{"nothing":1}]}}"#,
         r#"{"harness":{"kind":"script","steps":[{"say":"a","fail":"b"}]}}"#,
+        r#"{"harness":{"kind":"script","steps":[{"usage":{"input_tokens":1,"tokens":2}}]}}"#,
+        r#"{"harness":{"kind":"script","steps":[{"usage":{"input_tokens":-1}}]}}"#,
+        r#"{"harness":{"kind":"script","steps":[{"checkpoint":{"name":"x"}}]}}"#,
         r#"{"harness":{"kind":"external","extra":1}}"#,
     ] {
         assert!(release(json).is_err(), "{json}");

@@ -1,6 +1,7 @@
 //! The provider `dir`: one folder per attempt on this machine, commands isolated from the rest
 //! of it where bubblewrap works.
 
+mod keep;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
 use rustix::fs::FlockOperation;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 
 use super::bwrap::{Isolation, View, wrap};
 use super::command::launch;
@@ -18,9 +19,11 @@ use super::leftovers::{clear, kill_marked, remove};
 use super::paths::Root;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
-    SandboxRequest,
+    SandboxRequest, Snapshot,
 };
 use crate::runner::settings::RunnerConfig;
+use crate::snapshots::{Base, Snapshots};
+use keep::Plan;
 use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
@@ -49,6 +52,7 @@ pub enum DirError {
 #[derive(Debug)]
 pub struct DirProvider {
     tools: Arc<Tools>,
+    snapshots: Option<Arc<Snapshots>>,
 }
 
 impl DirProvider {
@@ -76,7 +80,15 @@ impl DirProvider {
         let tools = Tools::open(root, config, door, lock).await?;
         Ok(Self {
             tools: Arc::new(tools),
+            snapshots: None,
         })
+    }
+
+    /// Keeps snapshots in this store from now on.
+    #[must_use]
+    pub fn with_snapshots(mut self, snapshots: Arc<Snapshots>) -> Self {
+        self.snapshots = Some(snapshots);
+        self
     }
 
     /// Whether commands are isolated.
@@ -116,23 +128,16 @@ impl SandboxProvider for DirProvider {
         "dir"
     }
 
+    fn takes_snapshots(&self) -> bool {
+        self.snapshots.is_some()
+    }
+
     fn create(
         &self,
         request: SandboxRequest,
     ) -> BoxFuture<'_, Result<Box<dyn Sandbox>, SandboxError>> {
         let tools = Arc::clone(&self.tools);
         async move {
-            let kind = request
-                .resume
-                .get("kind")
-                .and_then(serde_json::Value::as_str);
-            if !matches!(kind, None | Some("fresh" | "event_log_rebuild")) {
-                let text = format!(
-                    "a `dir` sandbox cannot be made from the plan {}",
-                    request.resume
-                );
-                return Err(SandboxError::Unsupported(text));
-            }
             let isolation = request
                 .profile
                 .get("isolation")
@@ -143,15 +148,20 @@ impl SandboxProvider for DirProvider {
                 return Err(SandboxError::Unsupported(text.to_owned()));
             }
             let config = tools.config.within(&request.profile);
+            let plan = Plan::read(&request)?;
             let place = Place::new(&tools);
             let sandbox = DirSandbox {
                 tools,
                 config,
                 place,
+                snapshots: self.snapshots.clone(),
+                base: Mutex::new(None),
                 root: OnceCell::new(),
                 commands: AtomicU64::new(0),
+                dirty: AtomicBool::new(false),
                 released: AtomicBool::new(false),
             };
+            sandbox.restore(plan).await?;
             Ok(Box::new(sandbox) as Box<dyn Sandbox>)
         }
         .boxed()
@@ -165,8 +175,13 @@ struct DirSandbox {
     /// The runner's settings under the profile's limits.
     config: RunnerConfig,
     place: Place,
+    snapshots: Option<Arc<Snapshots>>,
+    /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
+    base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
     commands: AtomicU64,
+    /// Whether a command, a program or a write may have changed the files.
+    dirty: AtomicBool,
     released: AtomicBool,
 }
 
@@ -179,7 +194,10 @@ impl DirSandbox {
             let text = |e: std::io::Error| {
                 SandboxError::Failed(format!("cannot make {}: {e}", self.place.folder.display()))
             };
-            self.place.make().map_err(text)?;
+            // Made already where it was restored.
+            if !self.place.folder.exists() {
+                self.place.make().map_err(text)?;
+            }
             Root::open(&self.place.work()).map(Arc::new)
         };
         self.root.get_or_try_init(make).await.cloned()
@@ -212,6 +230,7 @@ impl Sandbox for DirSandbox {
             }
             let cwd = exec.cwd.clone().unwrap_or_else(|| ".".to_owned());
             self.with_root(move |root| root.folder(&cwd)).await?;
+            self.dirty.store(true, Ordering::SeqCst);
             self.tools
                 .run(&self.config, &self.place, self.next_mark(), &exec)
                 .await
@@ -227,6 +246,7 @@ impl Sandbox for DirSandbox {
                 ));
             }
             self.root().await?;
+            self.dirty.store(true, Ordering::SeqCst);
             let tools = &self.tools;
             let (work, tmp, mark) = (self.place.work(), self.place.tmp(), self.next_mark());
             let network = self.config.process_network;
@@ -258,8 +278,13 @@ impl Sandbox for DirSandbox {
     }
 
     fn write_file(&self, path: String, bytes: Vec<u8>) -> BoxFuture<'_, Result<(), SandboxError>> {
-        self.with_root(move |root| root.write(&path, &bytes))
-            .boxed()
+        async move {
+            self.with_root(move |root| root.write(&path, &bytes))
+                .await?;
+            self.dirty.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        .boxed()
     }
 
     fn list(
@@ -269,6 +294,14 @@ impl Sandbox for DirSandbox {
     ) -> BoxFuture<'_, Result<Vec<Entry>, SandboxError>> {
         self.with_root(move |root| root.list(&path, entries_max))
             .boxed()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::SeqCst)
+    }
+
+    fn snapshot(&self, fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
+        self.keep(fresh).boxed()
     }
 
     fn release(&self) -> BoxFuture<'_, ()> {

@@ -177,12 +177,32 @@ fn check(path: &str) -> Result<(), SandboxError> {
     let bad = path.is_empty()
         || path.len() > PATH_BYTES_MAX
         || path.starts_with('/')
-        || path.contains('\0');
+        || path.contains('\0')
+        || leaves(path);
     if bad {
         Err(SandboxError::PathInvalid(path.to_owned()))
     } else {
         Ok(())
     }
+}
+
+/// Whether a path leads out by its text alone, whatever is there.
+fn leaves(path: &str) -> bool {
+    let mut depth = 0_usize;
+    path.split('/').any(|part| match part {
+        "" | "." => false,
+        ".." => match depth.checked_sub(1) {
+            Some(less) => {
+                depth = less;
+                false
+            }
+            None => true,
+        },
+        _ => {
+            depth += 1;
+            false
+        }
+    })
 }
 
 fn refusal(path: &str, errno: Errno) -> SandboxError {

@@ -18,6 +18,15 @@ struct Window {
     last: u64,
 }
 
+impl Window {
+    fn range(&self) -> KeyRange {
+        KeyRange::inclusive(
+            &keys::position(self.segment.id, self.first),
+            &keys::position(self.segment.id, self.last),
+        )
+    }
+}
+
 /// The windows of `after < seq <= through`, oldest first.
 fn windows(row: &StreamRow, after: u64, through: u64) -> Vec<Window> {
     let mut served = 0;
@@ -81,20 +90,11 @@ fn walk(
     let mut previous = known_hash(row, after);
     for window in windows(row, after, through) {
         let mut expected = window.first;
-        let range = KeyRange::inclusive(
-            &keys::position(window.segment.id, window.first),
-            &keys::position(window.segment.id, window.last),
-        );
-        let mut cursor = tables.cursor(Table::Log, range, Order::Asc)?;
-        while let Some((key, value)) = cursor.item().map_err(corrupted(stream, expected))? {
-            let (_, seq) = keys::parse_position(key).ok_or_else(bad_key)?;
-            if seq != expected {
-                return Err(missing(stream, expected));
-            }
-            let (record, digest) =
-                frame::record(seq, value).map_err(|e| damaged(stream, seq, e))?;
+        let mut cursor = tables.cursor(Table::Log, window.range(), Order::Asc)?;
+        while let Some(item) = cursor.item().map_err(corrupted(stream, expected))? {
+            let (record, digest) = read(stream, expected, item)?;
             if previous.is_some_and(|p| !frame::follows(&record, &digest, &p)) {
-                return Err(damaged(stream, seq, frame::FrameError::Chain));
+                return Err(damaged(stream, expected, frame::FrameError::Chain));
             }
             previous = Some(record.hash);
             expected = expected.saturating_add(1);
@@ -111,6 +111,8 @@ fn walk(
     Ok(())
 }
 
+/// Gives the records to `visit`, descending, until it answers false. Each is checked against the
+/// one below it; the last only where the value before it is known.
 fn walk_back(
     tables: &dyn Tables,
     stream: StreamId,
@@ -128,18 +130,9 @@ fn walk_back(
     };
     for window in windows(row, after, through).into_iter().rev() {
         let mut expected = window.last;
-        let range = KeyRange::inclusive(
-            &keys::position(window.segment.id, window.first),
-            &keys::position(window.segment.id, window.last),
-        );
-        let mut cursor = tables.cursor(Table::Log, range, Order::Desc)?;
-        while let Some((key, value)) = cursor.item().map_err(corrupted(stream, expected))? {
-            let (_, seq) = keys::parse_position(key).ok_or_else(bad_key)?;
-            if seq != expected {
-                return Err(missing(stream, expected));
-            }
-            let (record, digest) =
-                frame::record(seq, value).map_err(|e| damaged(stream, seq, e))?;
+        let mut cursor = tables.cursor(Table::Log, window.range(), Order::Desc)?;
+        while let Some(item) = cursor.item().map_err(corrupted(stream, expected))? {
+            let (record, digest) = read(stream, expected, item)?;
             follows(&above, &record.hash)?;
             above = Some((record.clone(), digest));
             expected = expected.saturating_sub(1);
@@ -156,6 +149,19 @@ fn walk_back(
         (Some(_), Some(below)) => follows(&above, &below),
         _ => Ok(()),
     }
+}
+
+/// The record that must be the one at `expected`, and the digest of its content.
+fn read(
+    stream: StreamId,
+    expected: u64,
+    (key, value): (&[u8], &[u8]),
+) -> Result<(Record, Digest), ReadError> {
+    let (_, seq) = keys::parse_position(key).ok_or_else(bad_key)?;
+    if seq != expected {
+        return Err(missing(stream, expected));
+    }
+    frame::record(seq, value).map_err(|e| damaged(stream, seq, e))
 }
 
 /// The chain value at `seq`, where it is known without reading a record.

@@ -9,6 +9,7 @@ use crate::log::{AppendError, Health, OpenError};
 use crate::writer::queue::Queue;
 
 use super::batch::FamilyIds;
+use super::closed;
 use super::folder::{self, FolderLock};
 use super::gate::Gate;
 use super::options::{self, Memory, Options, Recovery};
@@ -128,6 +129,10 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(mut lock) = lock {
+            if let Err(error) = closed::note(&self.folder) {
+                // It only helps a later verification.
+                tracing::warn!(folder = %self.folder_name(), %error, "no note of the close");
+            }
             lock.unsign();
             tracing::info!(folder = %self.folder_name(), "log closed");
         }

@@ -152,6 +152,8 @@ fn a_whole_folder_is_clean_and_every_record_is_shown() {
 fn a_torn_tail_is_not_a_fault() {
     let folder = tempfile::tempdir().unwrap();
     build(folder.path());
+    // As after a crash.
+    std::fs::remove_file(folder.path().join(closed::CLOSED_FILE)).unwrap();
     let wal = prescan::write_ahead_files(folder.path())
         .unwrap()
         .pop()
@@ -230,7 +232,7 @@ fn a_missing_or_shortened_file_is_found() {
     let folder = tempfile::tempdir().unwrap();
     build(folder.path());
     for (path, bytes) in files(folder.path()) {
-        let lost = [".sst", "MANIFEST-", "CURRENT", "FORMAT"];
+        let lost = [".sst", ".log", "MANIFEST-", "CURRENT", "FORMAT"];
         if !lost.iter().any(|k| is_kind(&path, k)) {
             continue;
         }
@@ -241,6 +243,24 @@ fn a_missing_or_shortened_file_is_found() {
         std::fs::write(&path, &bytes).unwrap();
     }
     assert!(run(folder.path()).is_clean());
+}
+
+#[test]
+fn without_a_clean_close_the_end_of_the_log_is_no_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    build(folder.path());
+    assert!(folder.path().join(closed::CLOSED_FILE).is_file());
+    let log = RocksLog::open(folder.path(), Options::default()).unwrap();
+    log.append(write(10, Expect::New, 0, 5)).wait().unwrap();
+    // What a kill leaves: the files as they are now.
+    let left = tempfile::tempdir().unwrap();
+    for (path, bytes) in files(folder.path()) {
+        std::fs::write(left.path().join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    log.close();
+    assert!(!left.path().join(closed::CLOSED_FILE).exists());
+    assert_eq!(run(left.path()).findings, []);
+    assert_eq!(run(folder.path()).findings, []);
 }
 
 #[test]

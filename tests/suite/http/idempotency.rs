@@ -3,7 +3,9 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::kit::{Site, external, id, runner};
+use longhaul::config::StorageEngine;
+
+use super::kit::{Site, config, external, id, runner};
 
 /// Sends the same thing many times at once: one answer. Then another body: refused.
 async fn once(site: &Site, path: &str, body: Value, other: Value) -> Value {
@@ -84,8 +86,8 @@ async fn every_mutation_takes_a_key() {
         site.request("DELETE", &format!("/v1/runners/{rnr}"))
             .header("idempotency-key", "k")
     };
-    let first = site.send(remove()).await.must(200);
-    assert_eq!(site.send(remove()).await.must(200), first);
+    site.send(remove()).await.must(204);
+    site.send(remove()).await.must(204);
     site.delete(&format!("/v1/runners/{rnr}"))
         .await
         .code(404, "runner.not_found");
@@ -113,5 +115,53 @@ async fn refusals_are_not_kept_and_paths_do_not_share_keys() {
         .await
         .code(400, "request.header_invalid");
     assert!(refused["detail"].as_str().unwrap().contains("`n`"));
+    site.close().await;
+}
+
+/// Whether any file below `folder` holds the bytes.
+fn on_disk(folder: &std::path::Path, marker: &str) -> bool {
+    let entries = std::fs::read_dir(folder).unwrap();
+    // Files come and go while they are looked at.
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            return on_disk(&path, marker);
+        }
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        bytes.windows(marker.len()).any(|w| w == marker.as_bytes())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_session_takes_its_kept_answers_along() {
+    const MARKER: &str = "marker-4711-of-the-metadata";
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config.storage.engine = StorageEngine::Rocksdb;
+    config.storage.data_dir = folder.path().join("data");
+    let site = Site::with(config).await;
+    let key = [("idempotency-key", "k")];
+    let body = json!({ "agent_deployment": site.deployment().await, "metadata": { "a": MARKER } });
+    let create = || site.post_with("/v1/sessions", body.clone(), &key);
+    let first = create().await.must(201);
+    assert_eq!(create().await.must(201), first);
+    let path = format!("/v1/sessions/{}", id(&first));
+    for key in ["a", "b"] {
+        let (path, key) = (format!("{path}/cancel"), [("idempotency-key", key)]);
+        let shown = site.post_with(&path, json!({}), &key).await.must(200);
+        assert_eq!(shown["metadata"]["a"], MARKER);
+    }
+    assert!(on_disk(folder.path(), MARKER));
+    site.delete(&path).await.must(200);
+    create().await.code(410, "session.erased");
+    let mut other = body.clone();
+    other["metadata"] = json!({});
+    site.post_with("/v1/sessions", other, &key)
+        .await
+        .code(409, "request.idempotency_conflict");
+    while on_disk(folder.path(), MARKER) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    create().await.code(410, "session.erased");
     site.close().await;
 }

@@ -67,10 +67,15 @@ async fn the_workspace_is_a_header() {
     let shown = missing.to_string().replace(&absent("sess_"), &in_default);
     assert_eq!(foreign.to_string(), shown, "foreign and absent look alike");
 
-    site.headers = vec![("longhaul-workspace", absent("ws_").replace('0', "1"))];
-    site.get("/v1/sessions")
-        .await
-        .code(404, "workspace.not_found");
+    // The second would be the stored form of `default`, which is no name of it.
+    for unknown in [absent("ws_").replace('0', "1"), absent("ws_")] {
+        site.headers = vec![("longhaul-workspace", unknown)];
+        site.get("/v1/sessions")
+            .await
+            .code(404, "workspace.not_found");
+    }
+    site.headers = vec![("longhaul-workspace", "default".to_owned())];
+    site.get("/v1/sessions").await.must(200);
     site.headers = vec![("longhaul-workspace", "other".to_owned())];
     site.get("/v1/sessions")
         .await

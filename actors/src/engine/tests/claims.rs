@@ -53,9 +53,7 @@ fn a_runner_that_is_never_ready_loses_the_run_after_the_start_up_time() {
         let b = Boxed::new(EngineConfig { limits, ..config() });
         b.engine.enrol(runner(5)).await.expect("enrol");
         let id = b.create(&["hi"]).await;
-        let grant = b.claim().await;
-        let token = grant.token;
-        grant.confirm.delivered();
+        let (_, token) = b.claimed().await;
         eventually(|| b.engine.stats().claims_live == 1).await;
         b.world.advance_ms(59_000);
         b.call(token, "heartbeat", json!({})).await.expect("alive");
@@ -226,9 +224,7 @@ fn capacity_and_draining_hold_runs_back_and_are_named() {
         b.until(early, |s| s["run"]["blocked_by"] == "no_runner")
             .await;
         b.engine.enrol(runner(1)).await.expect("enrol");
-        let grant = b.claim().await;
-        let token = grant.token;
-        grant.confirm.delivered();
+        let (_, token) = b.claimed().await;
         let second = b.create(&["full"]).await;
         b.until(second, |s| s["run"]["blocked_by"] == "capacity")
             .await;

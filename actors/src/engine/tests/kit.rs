@@ -277,10 +277,21 @@ impl Boxed {
     pub(super) async fn running(&self) -> (SessionId, ClaimToken) {
         self.engine.enrol(runner(1_000)).await.expect("enrol");
         let id = self.create(&["hi"]).await;
+        let (claimed, token) = self.ready().await;
+        assert_eq!(claimed, id);
+        (id, token)
+    }
+
+    /// Claims a run and says that the claim arrived.
+    pub(super) async fn claimed(&self) -> (SessionId, ClaimToken) {
         let grant = self.claim().await;
-        assert_eq!(grant.session, id);
-        let token = grant.token;
         grant.confirm.delivered();
+        (grant.session, grant.token)
+    }
+
+    /// Claims a run and says that its harness is ready.
+    pub(super) async fn ready(&self) -> (SessionId, ClaimToken) {
+        let (id, token) = self.claimed().await;
         self.call(token, "ready", json!({})).await.expect("ready");
         (id, token)
     }

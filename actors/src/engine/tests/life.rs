@@ -159,11 +159,24 @@ fn concurrent_commands_of_one_session_share_appends() {
 
 #[test]
 fn a_full_session_queue_is_busy_and_loses_nothing() {
+    full_queue(EngineConfig {
+        command_queue_len_max: 4,
+        ..config()
+    });
+}
+
+#[test]
+fn a_session_queue_full_of_bytes_is_busy_and_loses_nothing() {
+    full_queue(EngineConfig {
+        command_queue_bytes_max: 4 * r#"{"text":"1"}"#.len() + 3,
+        ..config()
+    });
+}
+
+/// A queue with room for four messages of one digit, beside the one being written.
+fn full_queue(config: EngineConfig) {
     run(async {
-        let b = Boxed::new(EngineConfig {
-            command_queue_len_max: 4,
-            ..config()
-        });
+        let b = Boxed::new(config);
         let id = b.create(&[]).await;
         b.log.hold();
         let say = |n: usize| {
@@ -409,7 +422,7 @@ fn answers_to_keys_are_swept_when_they_are_old_and_may_be_used_again() {
                 };
                 let order = longhaul_storage::Order::Asc;
                 Ok(v.rows(
-                    &crate::rows::table(crate::rows::RECEIPT),
+                    &crate::rows::table(crate::rows::SESSION_RECEIPT),
                     None,
                     order,
                     limit,

@@ -146,6 +146,10 @@ impl SessionActor {
         if drafted.writes() {
             self.write(drafted, ctx);
         } else {
+            if drafted.fork.is_some() {
+                // Refused, or answered before: there is no such session.
+                self.working.clone_from(&self.committed);
+            }
             let commands = std::mem::take(&mut self.batch);
             for (queued, verdict) in commands.into_iter().zip(drafted.verdicts) {
                 self.answer(queued, verdict);
@@ -200,11 +204,11 @@ impl SessionActor {
                     && !decision.rows.is_empty()
                 {
                     // Two creations with one key meet at the commit: different sessions.
-                    let unchanged = match &facts.receipt {
-                        Some(old) => Condition::Unchanged(codec::encode(old)),
+                    let unchanged = match &facts.created {
+                        Some(earlier) => Condition::Unchanged(codec::encode(&earlier.made)),
                         None => Condition::Absent,
                     };
-                    d.conditions.push((rows::receipt(key.scope), unchanged));
+                    d.conditions.push((rows::created(key.scope), unchanged));
                 }
                 if let Some((token, _)) = needs.calls
                     && self.numbers.is_none_or(|(known, _)| known != token)
@@ -245,7 +249,11 @@ impl SessionActor {
                 Body::RunSettled(_) | Body::SessionCreated(_) | Body::SessionForked(_)
             );
             d.bytes += new.content.len();
-            d.records.push(new_record(&new));
+            let omit = new.event.body == Body::Opaque && self.working.keeps_nothing();
+            if omit {
+                self.contents.insert(new.event.seq, new.content.clone());
+            }
+            d.records.push(new_record(&new, omit));
             d.events.push(new);
         }
         if !decision.rows.is_empty() {
@@ -253,8 +261,18 @@ impl SessionActor {
             lookup::row_changes(self.slot.id, &decision.rows, &mut d.rows);
             lookup::row_conditions(&decision.rows, &mut d.conditions);
             for op in &decision.rows {
-                if let RowOp::Call(token, n, _) = op {
-                    self.numbers = Some((*token, *n));
+                match op {
+                    RowOp::Call(token, n, _) => self.numbers = Some((*token, *n)),
+                    // Nothing of it is written: it is true at once.
+                    RowOp::Operation(operation) => {
+                        self.working.now.operation = *operation;
+                        self.committed.now.operation = *operation;
+                    }
+                    RowOp::Attached(attached) => {
+                        self.working.now.attached = *attached;
+                        self.committed.now.attached = *attached;
+                    }
+                    _ => {}
                 }
             }
         }
@@ -266,6 +284,8 @@ impl SessionActor {
         Decided {
             reply: decision.reply,
             granted: decision.granted.map(Box::new),
+            begun: decision.begun,
+            refused: decision.refused,
         }
     }
 

@@ -9,8 +9,11 @@ use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
 use crate::session::decision::RowOp;
+use crate::session::envelope::envelope_with;
 use crate::session::event::NewEvent;
-use crate::session::facts::{EndedClaim, Facts, ItemFact, Needs, Receipt, StoredCall};
+use crate::session::facts::{
+    Created, Earlier, EndedClaim, Facts, ItemFact, Needs, Receipt, StoredCall,
+};
 use crate::session::state::{Answer, State};
 use crate::session::stored::header_of;
 
@@ -40,7 +43,18 @@ pub(super) fn load(
     };
     let mut facts = Facts::default();
     if let Some(scope) = needs.receipt {
-        facts.receipt = at.row(&rows::receipt(scope))?;
+        facts.receipt = at.row(&rows::session_receipt(session, scope))?;
+    }
+    if let Some(scope) = needs.created
+        && let Some(made) = at.row::<Created>(&rows::created(scope))?
+    {
+        facts.receipt = at.row(&rows::session_receipt(made.session, scope))?;
+        let erased = match view.head(StreamId(made.session.0)) {
+            Ok(_) => false,
+            Err(ReadError::Erased) => true,
+            Err(e) => return Err(e),
+        };
+        facts.created = Some(Earlier { made, erased });
     }
     if let Some(token) = needs.ended_claim {
         facts.ended_claim = at.row(&rows::ended(session, token))?;
@@ -193,6 +207,8 @@ impl Overlay {
                 RowOp::Receipt(scope, receipt) => {
                     self.receipts.insert(*scope, receipt.clone());
                 }
+                // A creation with the same key is another session's.
+                RowOp::Created(..) => {}
                 RowOp::Call(token, n, call) => {
                     self.calls.insert((*token, *n), call.clone());
                     self.last_n.insert(*token, *n);
@@ -200,7 +216,10 @@ impl Overlay {
                 RowOp::Ended(token, ended) => {
                     self.ended.insert(*token, ended.clone());
                 }
-                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
+                RowOp::PutSnapshot(..)
+                | RowOp::HoldSnapshot(_)
+                | RowOp::Operation(_)
+                | RowOp::Attached(_) => {}
             }
         }
     }
@@ -272,7 +291,13 @@ pub(super) fn row_changes(
     use longhaul_storage::RowChange::{DeletePrefix, Put};
     for op in ops {
         match op {
-            RowOp::Receipt(scope, r) => out.push(Put(rows::receipt(*scope), codec::encode(r))),
+            RowOp::Receipt(scope, r) => {
+                out.push(Put(
+                    rows::session_receipt(session, *scope),
+                    codec::encode(r),
+                ));
+            }
+            RowOp::Created(scope, c) => out.push(Put(rows::created(*scope), codec::encode(c))),
             RowOp::Call(token, n, c) => {
                 out.push(Put(rows::call(session, *token, *n), codec::encode(c)));
             }
@@ -282,9 +307,11 @@ pub(super) fn row_changes(
             }
             RowOp::PutSnapshot(key, row) => {
                 out.push(Put(rows::snapshot(*key), codec::encode(row)));
+                let packs = row.kept.iter().flat_map(|k| &k.packs);
+                out.extend(packs.map(|p| Put(rows::pack_holder(*p, *key), Bytes::new())));
             }
-            // A condition only.
-            RowOp::HoldSnapshot(_) => {}
+            // A condition only; in memory only.
+            RowOp::HoldSnapshot(_) | RowOp::Operation(_) | RowOp::Attached(_) => {}
         }
     }
 }
@@ -298,7 +325,12 @@ pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
                 out.push((rows::doomed(*key), Condition::Absent));
                 out.push((rows::snapshot(*key), Condition::Present));
             }
-            RowOp::Receipt(..) | RowOp::Call(..) | RowOp::Ended(..) => {}
+            RowOp::Receipt(..)
+            | RowOp::Created(..)
+            | RowOp::Call(..)
+            | RowOp::Ended(..)
+            | RowOp::Operation(_)
+            | RowOp::Attached(_) => {}
         }
     }
 }
@@ -309,6 +341,7 @@ pub(super) fn envelopes(
     stream: StreamId,
     answers: &[Answer],
     limit: PageLimit,
+    contents: &BTreeMap<u64, Bytes>,
 ) -> Result<(Vec<Bytes>, Option<u64>), ReadError> {
     let mut out = Vec::with_capacity(answers.len().min(limit.items_max));
     let mut bytes = 0;
@@ -324,7 +357,7 @@ pub(super) fn envelopes(
             .first()
             .ok_or_else(|| damaged("no record".to_owned()))?;
         let envelope =
-            crate::session::envelope::envelope(record).map_err(|e| damaged(e.to_string()))?;
+            envelope_with(record, contents.get(&answer.seq)).map_err(|e| damaged(e.to_string()))?;
         bytes += envelope.len();
         if index > 0 && (index >= limit.items_max || bytes > limit.bytes_max) {
             let last = answers.get(index - 1).map(|a| a.seq);

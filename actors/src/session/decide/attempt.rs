@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::claim::take;
 use super::draft::{Draft, Emit, agent, runner};
-use super::{checkpoint, not_found, park, turn};
+use super::{checkpoint, not_found, park, people, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
 use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
@@ -46,10 +46,15 @@ pub(super) fn call(
         Verb::Events(events) => write(&mut draft, run, events)?,
         Verb::Inputs => inputs(&mut draft, facts, run)?,
         Verb::Checkpoint(new) => {
-            if run.phase != Phase::Running {
+            // The server's own runner keeps an attached sandbox before it is ready.
+            let early = run.phase == Phase::Claimed && new.kept.is_some();
+            if run.phase != Phase::Running && !early {
                 return Err(not_ready(run, "checkpoint"));
             }
+            checkpoint::allowed(base)?;
             draft.room_for(1)?;
+            let metadata = serde_json::from_str(&new.metadata_json).unwrap_or_default();
+            people::check_metadata(&metadata, draft.env.limits)?;
             checkpoint::explicit(&mut draft, new)
         }
         Verb::RejectCheckpoint { checkpoint, reason } => {
@@ -237,21 +242,28 @@ fn inputs(draft: &mut Draft<'_>, facts: &Facts, run: &LiveRun) -> Result<Reply, 
 
 fn settle(draft: &mut Draft<'_>, run: &LiveRun, settle: &Settle) -> Result<Reply, Rejection> {
     let author = runner(draft.state());
-    let error = settle.error.clone().or_else(|| {
+    let keeps_nothing = draft.state().keeps_nothing();
+    let told = settle.error.clone().map(|e| match keeps_nothing {
+        // What went wrong may quote the conversation.
+        true => RunError {
+            message: "not kept".to_owned(),
+            ..e
+        },
+        false => e,
+    });
+    let error = told.or_else(|| {
         (settle.outcome == Outcome::Failed).then(|| RunError {
             code: "run.failed".to_owned(),
             message: "the runner gave no reason".to_owned(),
         })
     });
     let end = turn::End {
-        outcome: settle.outcome,
         error,
         usage: settle.usage,
         to: settle.session_failed.then_some(Status::Failed),
-        reason: "settled",
-        lost: LostReason::Settled,
+        ..turn::End::new(settle.outcome, "settled", LostReason::Settled)
     };
-    if let Some(taken) = &settle.checkpoint {
+    if let Some(taken) = settle.checkpoint.as_ref().filter(|_| !keeps_nothing) {
         turn::checkpoint(draft, &end, taken);
     }
     turn::end(draft, end, &author)?;

@@ -9,7 +9,7 @@ use super::people::first_answer;
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, EventId};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState};
-use crate::session::command::{NewCheckpoint, PinCheckpoint, SettleCheckpoint};
+use crate::session::command::{Kept, NewCheckpoint, PinCheckpoint, SettleCheckpoint};
 use crate::session::decision::{Decision, Reply, RowOp, SnapshotRow};
 use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::Facts;
@@ -31,6 +31,14 @@ pub(super) struct Stands {
     pub(super) usage: Usage,
 }
 
+/// A session that keeps nothing has no checkpoints either.
+pub(super) fn allowed(state: &State) -> Result<(), Rejection> {
+    if state.keeps_nothing() {
+        return Err(Code::ZeroDataRetention.into());
+    }
+    Ok(())
+}
+
 /// Adds a checkpoint, and lets the oldest go if there are too many. Returns its id.
 pub(super) fn add(
     draft: &mut Draft<'_>,
@@ -42,12 +50,16 @@ pub(super) fn add(
     let state = draft.state();
     let about = state.about.clone()?;
     let ttl_s = about
+        .retention
         .checkpoint_ttl_s
         .map_or(ttl_s_max, |t| t.min(ttl_s_max));
     let ttl_ms = i64::try_from(ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let usage = state.inherited_usage.plus(state.usage).plus(stands.usage);
     let parent = state.checkpoints.head().map(|c| c.created.checkpoint_id);
     let author = runner(state);
+    let mut snapshot = new.snapshot.clone();
+    // Whoever took it has it.
+    snapshot.runner_id = snapshot.runner_id.or(state.claim().map(|c| c.runner));
     let id = CheckpointId(draft.env.uuid());
     let created = CheckpointCreated {
         checkpoint_id: id,
@@ -66,16 +78,12 @@ pub(super) fn add(
         cumulative_usage: usage,
         cursor: new.cursor.clone(),
         resume: new.resume.clone(),
-        snapshot: new.snapshot.clone(),
+        snapshot: snapshot.clone(),
         generation: 0,
         expires_at_ms: now_ms.saturating_add(ttl_ms),
     };
-    snapshot_rows(
-        draft,
-        &new.snapshot,
-        new,
-        SnapshotKey::of(about.workspace, &new.snapshot),
-    );
+    let key = SnapshotKey::of(about.workspace, &snapshot);
+    snapshot_rows(draft, key, snapshot, new.kept.clone());
     let emit = if author.id.is_empty() {
         Emit::system(stands.run)
     } else {
@@ -92,24 +100,20 @@ pub(super) fn add(
 
 fn snapshot_rows(
     draft: &mut Draft<'_>,
-    snapshot: &SnapshotRef,
-    new: &NewCheckpoint,
     key: SnapshotKey,
+    snapshot: SnapshotRef,
+    kept: Option<Kept>,
 ) {
     let known = draft
         .state()
         .checkpoints
         .newest_first()
-        .any(|c| c.holds_bytes() && c.created.snapshot == *snapshot);
-    if known {
-        draft.row(RowOp::HoldSnapshot(key));
-        return;
-    }
-    let row = SnapshotRow {
-        snapshot: snapshot.clone(),
-        manifest: new.manifest.clone().unwrap_or_default().to_vec(),
-    };
-    draft.row(RowOp::PutSnapshot(key, row));
+        .any(|c| c.holds_bytes() && c.created.snapshot == snapshot);
+    draft.row(if known {
+        RowOp::HoldSnapshot(key)
+    } else {
+        RowOp::PutSnapshot(key, SnapshotRow { snapshot, kept })
+    });
 }
 
 /// How many checkpoints [`add`] lets go, and so how many events it writes after its own.

@@ -215,6 +215,8 @@ impl<'a> Draft<'a> {
             rows: self.rows,
             reply,
             granted: self.granted,
+            begun: None,
+            refused: None,
             erase: false,
         }
     }

@@ -9,7 +9,7 @@ use crate::session::decision::{Decision, Reply};
 use crate::session::event::{Author, EventType};
 use crate::session::facts::LostReason;
 use crate::session::payload::{
-    Body, ItemClosed, ItemState, Outcome, RequeueReason, RunError, Usage, WaitingOn,
+    Body, ItemClosed, ItemState, Outcome, RequeueReason, RunError, WaitingOn,
 };
 use crate::session::state::{LiveRun, Phase};
 
@@ -63,12 +63,8 @@ fn deadline(draft: &mut Draft<'_>, token: TokenDigest) -> Result<(), Rejection> 
         message: format!("the attempt ran past start-up plus {seconds} s"),
     };
     let end = turn::End {
-        outcome: Outcome::Failed,
         error: Some(error),
-        usage: Usage::default(),
-        to: None,
-        reason: "deadline",
-        lost: LostReason::Deadline,
+        ..turn::End::new(Outcome::Failed, "deadline", LostReason::Deadline)
     };
     turn::end(draft, end, &Author::system())
 }

@@ -1,9 +1,9 @@
 //! A session that starts as a copy of another one's past.
 
 use super::draft::{Draft, Emit};
-use super::{people, repeated, turn};
-use crate::code::Rejection;
-use crate::ids::{CheckpointId, EventId, SessionId};
+use super::{people, turn};
+use crate::code::{Code, Rejection};
+use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
 use crate::session::command::{Fork, ForkedDisk};
 use crate::session::decision::{Decision, RowOp};
@@ -11,7 +11,7 @@ use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::{Facts, LostReason};
 use crate::session::payload::{
     Body, CheckpointCreated, CheckpointKind, Compute, Outcome, RunError, RunParked, SessionForked,
-    Trigger, TriggerKind, Usage,
+    Trigger, TriggerKind,
 };
 use crate::session::state::{LiveRun, Phase, State};
 use crate::session::status::Status;
@@ -28,7 +28,7 @@ pub fn base_of(fork: &Fork, child: SessionId) -> State {
 
 /// Starts a fork. The draft stands on [`base_of`].
 pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Decision, Rejection> {
-    if let Some(decision) = repeated(facts, &f.request, draft.env)? {
+    if let Some(decision) = people::created_before(&draft, facts, &f.request)? {
         return Ok(decision);
     }
     let base = draft.base();
@@ -40,11 +40,14 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
         }
         None => serde_json::from_str(&about.metadata_json).unwrap_or_default(),
     };
+    if !base.missing.is_empty() {
+        return Err(unreadable(base));
+    }
     draft.room_for(1)?;
     draft.caused_by(Cause::Request(f.request.request_id.to_string()));
     let forked = SessionForked {
         source_session_id: f.source.id,
-        root_session_id: base.forked.map_or(f.source.id, |l| l.root),
+        root_session_id: base.forked.as_ref().map_or(f.source.id, |l| l.root),
         selector: f.selector,
         boundary_seq: base.last_seq,
         boundary_event_id: base.last_id,
@@ -53,6 +56,7 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
             .clone()
             .unwrap_or_else(|| about.principal.clone()),
         metadata,
+        adopted: f.checkpoint.as_ref().and_then(|c| c.adopted.clone()),
     };
     let id = draft.emit(
         EventType::SessionForked,
@@ -64,8 +68,16 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
         checkpoint(&mut draft, disk);
     }
     come_to_rest(&mut draft)?;
+    people::note_creation(&mut draft, &f.request);
     let reply = people::shown(&mut draft, 201);
     Ok(draft.done_for(&f.request, reply))
+}
+
+/// The past that was asked for is not all there: nothing is made of the rest.
+fn unreadable(base: &State) -> Rejection {
+    let detail = "contents of the shared past cannot be read";
+    let missing = serde_json::json!(base.missing);
+    Rejection::new(Code::HistoryUnavailable, detail).with("missing", missing)
 }
 
 /// The child's own checkpoint over the source's snapshot: its own reference, the same end.
@@ -104,22 +116,19 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
                 Status::Idle
             };
             let end = turn::End {
-                outcome: Outcome::Canceled,
                 error: Some(RunError {
                     code: FORKED.to_owned(),
                     message: "the run goes on in the source only".to_owned(),
                 }),
-                usage: Usage::default(),
                 to: Some(to),
-                reason: FORKED,
-                lost: LostReason::Canceled,
+                ..turn::End::new(Outcome::Canceled, FORKED, LostReason::Canceled)
             };
             turn::close_items(draft, run.id, run.attempt);
             draft.become_status(to, FORKED);
             let by = crate::session::event::Author::system();
             turn::end(draft, end, &by)?;
             if let Some(left) = left {
-                queue(draft, Some(left.first_id));
+                turn::queue_message(draft, Some(left.first_id));
             }
             Ok(())
         }
@@ -145,20 +154,12 @@ fn without_run(draft: &mut Draft<'_>) -> Result<(), Rejection> {
         }
         Status::Pending => {
             if let Some(left) = left {
-                queue(draft, Some(left.first_id));
+                turn::queue_message(draft, Some(left.first_id));
             }
         }
         _ => draft.become_status(Status::Idle, FORKED),
     }
     Ok(())
-}
-
-fn queue(draft: &mut Draft<'_>, event_id: Option<EventId>) {
-    let trigger = Trigger {
-        kind: TriggerKind::Message,
-        event_id,
-    };
-    turn::queue(draft, trigger, None);
 }
 
 /// A parked run stays parked, without compute, its items open under the same ids.

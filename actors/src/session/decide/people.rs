@@ -3,16 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use super::draft::{Draft, Emit};
-use super::{repeated, turn, visible};
+use super::{is_kept, repeated, turn, visible};
 use crate::code::{Code, Rejection};
 use crate::ids::{EventId, SessionId};
 use crate::limits::Limits;
 use crate::session::command::{Ask, Create, Input, Request, Submit};
-use crate::session::decision::{Decision, Reply};
+use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
-use crate::session::facts::{Facts, LostReason};
+use crate::session::facts::{Created, Facts, LostReason};
 use crate::session::payload::{
-    Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, Usage, WaitingOn,
+    Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, WaitingOn,
 };
 use crate::session::show::{ShowExtras, show};
 use crate::session::state::{ItemKind, Phase};
@@ -24,7 +24,7 @@ pub(super) fn create(
     facts: &Facts,
     c: &Create,
 ) -> Result<Decision, Rejection> {
-    if let Some(decision) = repeated(facts, &c.request, draft.env)? {
+    if let Some(decision) = created_before(&draft, facts, &c.request)? {
         return Ok(decision);
     }
     if draft.base().about.is_some() {
@@ -42,7 +42,7 @@ pub(super) fn create(
         pin: c.pin.clone(),
         metadata: c.metadata.clone(),
         budget: c.budget,
-        checkpoint_ttl_s: c.checkpoint_ttl_s,
+        retention: c.retention,
     };
     let emit = Emit::by(c.request.author.clone(), None);
     draft.emit(
@@ -51,6 +51,7 @@ pub(super) fn create(
         Body::SessionCreated(Box::new(created)),
     );
     accept_all(&mut draft, facts, &c.request, &c.events)?;
+    note_creation(&mut draft, &c.request);
     let reply = shown(&mut draft, 201);
     Ok(draft.done_for(&c.request, reply))
 }
@@ -117,12 +118,8 @@ pub(super) fn cancel(
         draft.caused_by(Cause::Request(request.request_id.to_string()));
         if draft.base().run.is_some() {
             let end = turn::End {
-                outcome: Outcome::Canceled,
-                error: None,
-                usage: Usage::default(),
                 to: Some(Status::Canceled),
-                reason: "cancel",
-                lost: LostReason::Canceled,
+                ..turn::End::new(Outcome::Canceled, "cancel", LostReason::Canceled)
             };
             turn::end(&mut draft, end, &request.author)?;
         } else {
@@ -134,16 +131,11 @@ pub(super) fn cancel(
 }
 
 /// Removes everything but a tombstone, whatever the session does.
-pub(super) fn erase(
-    draft: Draft<'_>,
-    facts: &Facts,
-    request: &Request,
-) -> Result<Decision, Rejection> {
-    if let Some(decision) = first_answer(&draft, facts, request)? {
-        return Ok(decision);
-    }
+pub(super) fn erase(draft: Draft<'_>, request: &Request) -> Result<Decision, Rejection> {
+    visible(draft.base(), request)?;
     let id = draft.base().id;
-    let mut decision = draft.done_for(request, erased_reply(id));
+    // No receipt: an erased session gives this answer to everyone who may erase it.
+    let mut decision = draft.done(erased_reply(id));
     decision.erase = true;
     Ok(decision)
 }
@@ -164,7 +156,38 @@ pub(super) fn first_answer(
     repeated(facts, request, draft.env)
 }
 
-fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
+/// Keeps which session was made under the caller's key.
+pub(super) fn note_creation(draft: &mut Draft<'_>, request: &Request) {
+    if let Some(key) = request.receipt {
+        let created = Created {
+            body: key.body,
+            session: draft.base().id,
+            at_ms: draft.env.now_ms,
+        };
+        draft.row(RowOp::Created(key.scope, created));
+    }
+}
+
+/// The answer of an earlier creation under the same key; what it made may be erased since.
+pub(super) fn created_before(
+    draft: &Draft<'_>,
+    facts: &Facts,
+    request: &Request,
+) -> Result<Option<Decision>, Rejection> {
+    if let (Some(key), Some(earlier)) = (request.receipt, &facts.created)
+        && earlier.erased
+        && is_kept(earlier.made.at_ms, draft.env)
+    {
+        return Err(if earlier.made.body == key.body {
+            Code::SessionErased.into()
+        } else {
+            Code::IdempotencyConflict.into()
+        });
+    }
+    repeated(facts, request, draft.env)
+}
+
+pub(super) fn open(draft: &Draft<'_>) -> Result<(), Rejection> {
     let status = draft.base().status;
     if status.is_terminal() {
         let r = Rejection::new(
@@ -240,17 +263,16 @@ fn accept(
 }
 
 fn interrupt(draft: &mut Draft<'_>, request: &Request) -> Result<(), Rejection> {
+    if super::operate::is_paused(draft.state()) {
+        return draft.set_status(Status::Idle, "interrupt");
+    }
     let run = draft.state().run.as_ref();
     if run.is_none_or(|r| r.phase == Phase::Reconciling) {
         return Ok(());
     }
     let end = turn::End {
-        outcome: Outcome::Interrupted,
-        error: None,
-        usage: Usage::default(),
         to: Some(Status::Idle),
-        reason: "interrupt",
-        lost: LostReason::Interrupted,
+        ..turn::End::new(Outcome::Interrupted, "interrupt", LostReason::Interrupted)
     };
     turn::end(draft, end, &request.author)
 }

@@ -26,6 +26,20 @@ pub(super) struct End {
     pub(super) lost: LostReason,
 }
 
+impl End {
+    /// An end without an error, further usage, or a place of its own to go.
+    pub(super) fn new(outcome: Outcome, reason: &'static str, lost: LostReason) -> Self {
+        Self {
+            outcome,
+            error: None,
+            usage: Usage::default(),
+            to: None,
+            reason,
+            lost,
+        }
+    }
+}
+
 /// Queues a run. The caller has set the status.
 pub(super) fn queue(draft: &mut Draft<'_>, trigger: Trigger, continues: Option<RunId>) {
     let id = RunId(draft.env.uuid());
@@ -35,6 +49,15 @@ pub(super) fn queue(draft: &mut Draft<'_>, trigger: Trigger, continues: Option<R
         emit,
         Body::RunQueued(RunQueued { trigger, continues }),
     );
+}
+
+/// Queues a run for messages that wait.
+pub(super) fn queue_message(draft: &mut Draft<'_>, first: Option<EventId>) {
+    let trigger = Trigger {
+        kind: TriggerKind::Message,
+        event_id: first,
+    };
+    queue(draft, trigger, None);
 }
 
 /// Starts a run for a message, unless one is live or the session is paused.
@@ -222,12 +245,8 @@ pub(super) fn lose(draft: &mut Draft<'_>, reason: RequeueReason) -> Result<(), R
         message: format!("all {max} attempts were lost, the last by {}", lost.text()),
     };
     let end_of = End {
-        outcome: Outcome::Failed,
         error: Some(error),
-        usage: Usage::default(),
-        to: None,
-        reason: "attempts exhausted",
-        lost,
+        ..End::new(Outcome::Failed, "attempts exhausted", lost)
     };
     end(draft, end_of, &Author::system())
 }
@@ -276,12 +295,8 @@ pub(super) fn go_on(draft: &mut Draft<'_>, answer: EventId) -> Result<(), Reject
         Phase::Waiting => draft.set_status(Status::Running, "answered"),
         Phase::Parked => {
             let to_next = End {
-                outcome: Outcome::Continued,
-                error: None,
-                usage: Usage::default(),
                 to: Some(Status::Pending),
-                reason: "answered",
-                lost: LostReason::Parked,
+                ..End::new(Outcome::Continued, "answered", LostReason::Parked)
             };
             end(draft, to_next, &Author::system())?;
             let trigger = Trigger {

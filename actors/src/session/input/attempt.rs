@@ -2,19 +2,23 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::agent::UsageContent;
 use super::json::{check_json, typed};
 use super::people::check_signal_name;
 use super::{Origin, RawEvent, parse_events};
 use crate::code::{Code, Rejection};
-use crate::session::command::{Park, ParkOn, Settle, Verb};
-use crate::session::payload::{Compute, Outcome, RunError};
+use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
+use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
 
 /// Most things one park waits for.
 pub(super) const PARK_WAITS_MAX: usize = 64;
 /// Longest error code and message of a run, bytes.
 const ERROR_BYTES_MAX: usize = 16 << 10;
+
+/// Longest name, cursor and provider's id of a checkpoint, bytes.
+const TEXT_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +53,32 @@ struct ParkBody {
     n: Option<u64>,
     waiting_on: Vec<ParkOn>,
     compute: Compute,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CheckpointBody {
+    #[serde(default)]
+    n: Option<u64>,
+    snapshot: SnapshotBody,
+    #[serde(default)]
+    resume: Option<ResumeFrom>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    metadata: Map<String, Value>,
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SnapshotBody {
+    id: String,
+    provider: String,
+    retention: Retention,
+    #[serde(default)]
+    bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -109,9 +139,13 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
             };
             (b.n, Verb::Park(park))
         }
+        "checkpoint" => {
+            let b: CheckpointBody = typed(body)?;
+            (b.n, Verb::Checkpoint(Box::new(checkpoint(b)?)))
+        }
         "settle" => {
             let b: SettleBody = typed(body)?;
-            (b.n, Verb::Settle(settle(b, body)?))
+            (b.n, Verb::Settle(Box::new(settle(b, body)?)))
         }
         _ => {
             let detail = format!("a claim has no verb `{verb}`");
@@ -122,6 +156,40 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
         return Err(invalid("`n` counts from 1"));
     }
     Ok((n, verb))
+}
+
+fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
+    let texts = [
+        ("snapshot.id", Some(&b.snapshot.id)),
+        ("snapshot.provider", Some(&b.snapshot.provider)),
+        ("name", b.name.as_ref()),
+        ("cursor", b.cursor.as_ref()),
+    ];
+    for (field, text) in texts {
+        if text.is_some_and(|t| t.is_empty() || t.len() > TEXT_BYTES_MAX) {
+            return Err(invalid(format!(
+                "`{field}` has 1 to {TEXT_BYTES_MAX} bytes"
+            )));
+        }
+    }
+    let resume = b.resume.unwrap_or(ResumeFrom::RebuildFromLog);
+    if matches!(resume, ResumeFrom::Blob { .. }) {
+        return Err(invalid("`resume` can only be `rebuild_from_log` here"));
+    }
+    Ok(NewCheckpoint {
+        snapshot: SnapshotRef {
+            id: b.snapshot.id,
+            provider: b.snapshot.provider,
+            retention: b.snapshot.retention,
+            runner_id: None,
+            bytes: b.snapshot.bytes,
+        },
+        kept: None,
+        resume,
+        name: b.name,
+        metadata_json: Value::Object(b.metadata).to_string(),
+        cursor: b.cursor,
+    })
 }
 
 fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {

@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ids::{CheckpointId, EventId, SessionId};
+use crate::ids::{CheckpointId, EventId, RunnerId, SessionId};
 
 /// What a fork was asked to start from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
@@ -34,4 +34,17 @@ pub struct SessionForked {
     pub principal: String,
     #[serde(default)]
     pub metadata: Map<String, Value>,
+    /// The copy of the disk that a runner made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<Adopted>,
+}
+
+/// A copy of a disk that a runner made for a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+pub struct Adopted {
+    /// Who has it.
+    #[serde(rename = "runner_id")]
+    pub runner: RunnerId,
+    /// Its name for it.
+    pub sandbox_ref: String,
 }

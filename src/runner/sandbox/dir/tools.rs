@@ -185,7 +185,7 @@ impl Tools {
 }
 
 /// The folders of one attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) name: String,
     pub(super) folder: PathBuf,
@@ -208,12 +208,22 @@ impl Place {
         self.folder.join("tmp")
     }
 
+    /// Makes the folders, the working folder empty.
     pub(super) fn make(&self) -> std::io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        let mut builder = std::fs::DirBuilder::new();
-        builder.mode(0o700);
-        builder.create(&self.folder)?;
-        builder.create(self.work())?;
-        builder.create(self.tmp())
+        self.make_around()?;
+        private().create(self.work())
     }
+
+    /// Makes the folders but for the working folder.
+    pub(super) fn make_around(&self) -> std::io::Result<()> {
+        private().create(&self.folder)?;
+        private().create(self.tmp())
+    }
+}
+
+fn private() -> std::fs::DirBuilder {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.mode(0o700);
+    builder
 }

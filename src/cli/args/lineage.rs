@@ -1,0 +1,70 @@
+//! The grammar of forks and checkpoints.
+
+use clap::Args;
+
+use super::ServerArgs;
+
+/// `longhaul session fork`
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The session.
+    pub session: String,
+    /// Where.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Who the child acts as; as the session when left out.
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}
+
+/// Where a fork starts: one of these, or the end of the log.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct PlaceArgs {
+    /// At the end of the log (also without any of these).
+    #[arg(long)]
+    pub head: bool,
+    /// At this event, inclusive.
+    #[arg(long = "at", value_name = "EVENT")]
+    pub event: Option<String>,
+    /// At this position, inclusive.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seq: Option<u64>,
+    /// At this checkpoint, with its disk.
+    #[arg(long, value_name = "CKPT")]
+    pub checkpoint: Option<String>,
+}
+
+/// `longhaul session diff`
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The session.
+    pub session: String,
+    /// The other one.
+    pub against: String,
+    /// Most events of each.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub limit: u16,
+    /// Events of the first one after this position.
+    #[arg(long, value_name = "SEQ")]
+    pub left_after: Option<u64>,
+    /// Events of the other one after this position.
+    #[arg(long, value_name = "SEQ")]
+    pub right_after: Option<u64>,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}
+
+/// A session, where nothing else is needed.
+#[derive(Debug, Args)]
+pub struct OneArgs {
+    /// The session.
+    pub session: String,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}

@@ -1,0 +1,77 @@
+//! `longhaul session fork | diff | tree | checkpoints`.
+
+use serde_json::{Value, json};
+
+use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
+use super::client::Client;
+use super::exit::CliError;
+use super::output::Output;
+use super::render::lineage as render;
+use super::session::{path, put, safe};
+
+/// Checkpoints asked for at once.
+const PAGE: usize = 100;
+
+/// Forks a session and prints the child's id.
+pub(crate) async fn fork(args: ForkArgs, out: Output) -> Result<(), CliError> {
+    let mut body = json!({ "from": place(args.place) });
+    if let Some(principal) = args.principal {
+        put(&mut body, "principal", principal);
+    }
+    let client = Client::new(&args.at)?;
+    let child = client.post(&path(&args.session, "/fork"), &body).await?;
+    out.result(
+        child.get("id").and_then(Value::as_str).unwrap_or(""),
+        &child,
+    )
+}
+
+fn place(place: PlaceArgs) -> Value {
+    match (place.event, place.seq, place.checkpoint) {
+        (Some(id), _, _) => json!({ "event_id": id }),
+        (_, Some(seq), _) => json!({ "seq": seq }),
+        (_, _, Some(id)) => json!({ "checkpoint_id": id }),
+        (None, None, None) => json!({ "head": true }),
+    }
+}
+
+/// Prints what two sessions share, and what each has of its own.
+pub(crate) async fn diff(args: DiffArgs, out: Output) -> Result<(), CliError> {
+    let mut query = format!("/diff?against={}&limit={}", safe(&args.against), args.limit);
+    for (name, after) in [
+        ("left_after", args.left_after),
+        ("right_after", args.right_after),
+    ] {
+        if let Some(seq) = after {
+            query.push_str(&format!("&{name}={seq}"));
+        }
+    }
+    let client = Client::new(&args.at)?;
+    let diff = client.get(&path(&args.session, &query)).await?;
+    out.result(render::diff(&diff), &diff)
+}
+
+/// Draws the family of a session.
+pub(crate) async fn tree(args: OneArgs, out: Output) -> Result<(), CliError> {
+    let client = Client::new(&args.at)?;
+    let tree = client.get(&path(&args.session, "/tree")).await?;
+    out.result(render::tree(&tree), &tree)
+}
+
+/// Lists the checkpoints of a session, newest first.
+pub(crate) async fn checkpoints(args: OneArgs, out: Output) -> Result<(), CliError> {
+    let client = Client::new(&args.at)?;
+    let mut page = String::new();
+    loop {
+        let rest = format!("/checkpoints?limit={PAGE}{page}");
+        let answer = client.get(&path(&args.session, &rest)).await?;
+        let listed = answer.get("checkpoints").and_then(Value::as_array);
+        for checkpoint in listed.into_iter().flatten() {
+            out.result(render::checkpoint(checkpoint), checkpoint)?;
+        }
+        match answer.get("next_page").and_then(Value::as_str) {
+            Some(next) => page = format!("&page={}", safe(next)),
+            None => return Ok(()),
+        }
+    }
+}

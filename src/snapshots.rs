@@ -1,0 +1,360 @@
+//! Snapshots of `dir` sandboxes in this process's own store, and the rows that say which of them
+//! are still wanted.
+//!
+//! The bytes are durable before any row names them; a pack goes only when no row does, counted
+//! again after the store has begun to look (see [`longhaul_storage::snapshots::Collection`]).
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use longhaul_actors::checkpoint::bytes::Deleting;
+use longhaul_actors::checkpoint::{BytesGone, SnapshotBytes};
+use longhaul_actors::codec;
+use longhaul_actors::env::Door;
+use longhaul_actors::rows;
+use longhaul_actors::session::checkpoints::{DIR, SnapshotKey};
+use longhaul_actors::session::command::Kept;
+use longhaul_actors::session::decision::SnapshotRow;
+use longhaul_actors::session::payload::{Retention, SnapshotRef, WorkspaceRef};
+use longhaul_storage::snapshots::{
+    Manifest, PackId, Pin, ReclaimBudget, SnapshotError, SnapshotOptions, SnapshotStore, StatCache,
+};
+use longhaul_storage::{Log, Order, PageLimit, ReadError, View, read};
+
+/// Prefix of the ids of snapshots made here.
+const ID_PREFIX: &str = "snap_";
+/// Packs unlinked in one step.
+const UNLINK_MAX: usize = 1_000;
+/// The manifest of a folder that nothing was ever put into: it needs no pack.
+const EMPTY: &[u8] = b"\0";
+
+/// One page of rows.
+const PAGE: PageLimit = PageLimit {
+    items_max: 1_000,
+    bytes_max: 4 << 20,
+};
+
+/// Why a snapshot could not be taken or given back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VaultError {
+    /// Its bytes are not there, or do not verify: trying again does not help.
+    #[error("{0}")]
+    Unusable(String),
+    /// It failed this time.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<SnapshotError> for VaultError {
+    fn from(e: SnapshotError) -> Self {
+        match e {
+            SnapshotError::Gone { .. }
+            | SnapshotError::Damaged { .. }
+            | SnapshotError::Newer { .. } => Self::Unusable(e.to_string()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// A snapshot, and what the next one of the same folder builds upon.
+#[derive(Debug)]
+pub struct Base {
+    /// As the log names it.
+    pub reference: SnapshotRef,
+    /// As the store finds it.
+    pub kept: Kept,
+    manifest: Option<Manifest>,
+    cache: StatCache,
+    /// Keeps the bytes while no row may name them.
+    _pin: Option<Pin>,
+}
+
+/// The store and the log whose rows count its packs.
+pub struct Snapshots {
+    store: SnapshotStore,
+    log: Arc<dyn Log>,
+    door: Door,
+}
+
+impl Debug for Snapshots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshots").finish_non_exhaustive()
+    }
+}
+
+impl Snapshots {
+    /// Opens the store in `folder` and removes packs that no row names. Blocking.
+    ///
+    /// # Errors
+    /// What the store or the log says.
+    pub fn open(folder: &Path, log: Arc<dyn Log>, door: Door) -> Result<Self, String> {
+        let store =
+            SnapshotStore::open(folder, SnapshotOptions::default()).map_err(|e| e.to_string())?;
+        let this = Self { store, log, door };
+        let removed = this.remove_orphans().map_err(|e| e.to_string())?;
+        if removed > 0 {
+            tracing::info!(
+                removed,
+                "removed packs of snapshots that no checkpoint names"
+            );
+        }
+        Ok(this)
+    }
+
+    fn remove_orphans(&self) -> Result<usize, VaultError> {
+        let collection = self.store.collection()?;
+        let packs = collection.packs().to_vec();
+        let live = self.with_rows(|view| {
+            let mut live = HashSet::new();
+            for pack in packs {
+                if is_held(view, pack, None)? {
+                    live.insert(pack);
+                }
+            }
+            Ok(live)
+        })?;
+        let removed = collection.remove_unlisted(&live, usize::MAX)?;
+        Ok(removed.packs)
+    }
+
+    fn with_rows<T>(
+        &self,
+        f: impl FnOnce(&dyn View) -> Result<T, ReadError>,
+    ) -> Result<T, VaultError> {
+        read(&*self.log, f).map_err(|e| VaultError::Failed(e.to_string()))
+    }
+
+    /// Takes a snapshot of `folder` on top of `base`, the snapshot it was made from or last taken
+    /// as, and leaves the new one there. An unchanged folder gives the same snapshot again, unless
+    /// a `fresh` one is asked for. Blocking.
+    ///
+    /// # Errors
+    /// See [`VaultError`]; `base` is as it was.
+    pub fn take(
+        &self,
+        folder: &Path,
+        base: &mut Option<Base>,
+        fresh: bool,
+    ) -> Result<(), VaultError> {
+        let pack = PackId(self.door.ids.secret());
+        let cache = base.as_mut().map(|b| std::mem::take(&mut b.cache));
+        let mut cache = cache.unwrap_or_default();
+        let parent = base.as_ref().and_then(|b| b.manifest.as_ref());
+        let taken = self.store.take(pack, folder, parent, &mut cache);
+        if let Some(base) = base.as_mut() {
+            base.cache = std::mem::take(&mut cache);
+        }
+        let taken = taken?;
+        if taken.skipped_count > 0 {
+            tracing::warn!(
+                count = taken.skipped_count,
+                "sockets, devices and the like are not part of a snapshot"
+            );
+        }
+        let pin = Some(self.store.pin(&taken.manifest));
+        if let Some(base) = base.as_mut().filter(|_| taken.unchanged && !fresh) {
+            base._pin = pin;
+            return Ok(());
+        }
+        if let Some(base) = base.take() {
+            cache = base.cache;
+        }
+        let manifest = taken.manifest.clone();
+        *base = Some(Base {
+            reference: self.reference(manifest.logical_bytes),
+            kept: Kept {
+                manifest: manifest.encode(),
+                packs: manifest.packs.iter().map(|p| p.0).collect(),
+            },
+            manifest: Some(manifest),
+            cache,
+            _pin: pin,
+        });
+        Ok(())
+    }
+
+    /// The snapshot of a folder that nothing was put into.
+    pub fn empty(&self) -> Base {
+        Base {
+            reference: self.reference(0),
+            kept: Kept {
+                manifest: EMPTY.to_vec(),
+                packs: Vec::new(),
+            },
+            manifest: None,
+            cache: StatCache::new(),
+            _pin: None,
+        }
+    }
+
+    fn reference(&self, bytes: u64) -> SnapshotRef {
+        let now_ms = self.door.clock.wall_ms();
+        let id = u128::from_be_bytes(self.door.ids.uuid(now_ms));
+        SnapshotRef {
+            id: format!("{ID_PREFIX}{id:032x}"),
+            provider: DIR.to_owned(),
+            retention: Retention::Platform,
+            runner_id: None,
+            bytes,
+        }
+    }
+
+    /// Gives a snapshot back as the folder `into`, which must not exist. Blocking.
+    ///
+    /// # Errors
+    /// See [`VaultError`]; then there is no `into`.
+    pub fn restore(
+        &self,
+        workspace: WorkspaceRef,
+        reference: SnapshotRef,
+        into: &Path,
+    ) -> Result<Base, VaultError> {
+        let key = SnapshotKey::of(workspace, &reference);
+        let row = self.with_rows(|view| view.row(&rows::snapshot(key)))?;
+        let gone = || VaultError::Unusable(format!("the snapshot {} is gone", reference.id));
+        let row: SnapshotRow = codec::decode(&row.ok_or_else(gone)?)
+            .map_err(|e| VaultError::Unusable(format!("the snapshot's row: {e}")))?;
+        let kept = row.kept.ok_or_else(gone)?;
+        if kept.manifest == EMPTY {
+            std::fs::create_dir(into).map_err(|e| VaultError::Failed(e.to_string()))?;
+            return Ok(Base {
+                reference,
+                ..self.empty()
+            });
+        }
+        let manifest = Manifest::decode(&kept.manifest)?;
+        let pin = self.store.pin(&manifest);
+        let cache = self.store.restore(&manifest, into)?;
+        Ok(Base {
+            reference,
+            kept,
+            manifest: Some(manifest),
+            cache,
+            _pin: Some(pin),
+        })
+    }
+
+    /// Deletes what only this snapshot needs, and frees dead ranges of what others share with it.
+    fn delete_now(&self, key: SnapshotKey, row: &SnapshotRow) -> Result<BytesGone, VaultError> {
+        let Some(kept) = &row.kept else {
+            // Another's bytes.
+            return Ok(BytesGone::Gone);
+        };
+        if kept.packs.is_empty() {
+            return Ok(BytesGone::Gone);
+        }
+        let collection = self.store.collection()?;
+        let packs: Vec<PackId> = kept.packs.iter().map(|p| PackId(*p)).collect();
+        let (orphans, relatives) = self.with_rows(|view| {
+            let (mut orphans, mut relatives) = (HashSet::new(), HashSet::new());
+            for pack in packs {
+                let others = holders(view, pack, key)?;
+                if others.is_empty() {
+                    orphans.insert(pack);
+                }
+                relatives.extend(others);
+            }
+            Ok((orphans, manifests(view, &relatives)?))
+        })?;
+        let live: HashSet<PackId> = collection
+            .packs()
+            .iter()
+            .filter(|p| !orphans.contains(p))
+            .copied()
+            .collect();
+        let removed = collection.remove_unlisted(&live, UNLINK_MAX)?;
+        let there = collection
+            .packs()
+            .iter()
+            .filter(|p| orphans.contains(p))
+            .count();
+        if removed.packs < there {
+            return Ok(BytesGone::Later("a sandbox still stands on it".to_owned()));
+        }
+        if !relatives.is_empty() {
+            let freed = collection.reclaim(&relatives, ReclaimBudget::default());
+            // What cannot be freed now goes with the relatives.
+            if let Err(why) = freed {
+                tracing::warn!(%why, "dead ranges of shared packs stay for now");
+            }
+        }
+        Ok(BytesGone::Gone)
+    }
+}
+
+impl SnapshotBytes for SnapshotsHandle {
+    fn delete(&self, key: SnapshotKey, row: &SnapshotRow) -> Deleting {
+        let (this, row) = (Arc::clone(&self.0), row.clone());
+        Box::pin(async move {
+            let done = crate::catalog::store::off_thread(move || this.delete_now(key, &row)).await;
+            match done {
+                Some(Ok(gone)) => gone,
+                Some(Err(why)) => BytesGone::Later(why.to_string()),
+                None => BytesGone::Later("the deleting thread died".to_owned()),
+            }
+        })
+    }
+}
+
+/// The store, as the engine knows it.
+#[derive(Debug, Clone)]
+pub struct SnapshotsHandle(pub Arc<Snapshots>);
+
+/// Whether any snapshot but `except` needs the pack.
+fn is_held(view: &dyn View, pack: PackId, except: Option<SnapshotKey>) -> Result<bool, ReadError> {
+    let limit = PageLimit {
+        items_max: 2,
+        ..PAGE
+    };
+    let found = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, limit)?;
+    let mut keys = found.iter().filter_map(|(key, _)| key.last_chunk::<16>());
+    Ok(keys.any(|k| Some(SnapshotKey(*k)) != except))
+}
+
+/// The snapshots but `except` that need the pack, as far as one page goes.
+fn holders(
+    view: &dyn View,
+    pack: PackId,
+    except: SnapshotKey,
+) -> Result<Vec<SnapshotKey>, ReadError> {
+    let found = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, PAGE)?;
+    let keys = found
+        .iter()
+        .filter_map(|(key, _)| key.last_chunk::<16>().map(|k| SnapshotKey(*k)));
+    Ok(keys.filter(|k| *k != except).collect())
+}
+
+/// Every snapshot that shares a pack with one of these, directly or through others: whoever frees
+/// ranges must know them all. Empty where they are too many to look at now.
+fn manifests(view: &dyn View, from: &HashSet<SnapshotKey>) -> Result<Vec<Manifest>, ReadError> {
+    let mut open: Vec<SnapshotKey> = from.iter().copied().collect();
+    let (mut seen, mut packs) = (from.clone(), HashSet::new());
+    let mut out = Vec::new();
+    while let Some(key) = open.pop() {
+        let Some(row) = view.row(&rows::snapshot(key))? else {
+            continue;
+        };
+        let row: SnapshotRow =
+            codec::decode(&row).map_err(|e| ReadError::Engine(format!("a snapshot's row: {e}")))?;
+        let kept = row.kept.map(|k| k.manifest).unwrap_or_default();
+        let Ok(manifest) = Manifest::decode(&kept) else {
+            // Nothing may be freed beside one that cannot be read.
+            return Ok(Vec::new());
+        };
+        for pack in &manifest.packs {
+            if !packs.insert(*pack) {
+                continue;
+            }
+            let more = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, PAGE)?;
+            if more.len() >= PAGE.items_max {
+                return Ok(Vec::new());
+            }
+            let keys = more.iter().filter_map(|(key, _)| key.last_chunk::<16>());
+            open.extend(keys.map(|k| SnapshotKey(*k)).filter(|k| seen.insert(*k)));
+        }
+        out.push(manifest);
+    }
+    Ok(out)
+}

@@ -1,0 +1,346 @@
+//! Taking a snapshot of a working directory.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::cache::{Known, StatCache};
+use super::chunks::{Encoder, LEVEL_FIRST, LEVEL_LATER};
+use super::error::SnapshotError;
+use super::files::Stat;
+use super::manifest::{Manifest, PACKS_MAX, PackId};
+use super::objects::{Marks, Objects};
+use super::pins::{Pin, Pins};
+use super::read::{self, Sink};
+use super::tree::{Entry, FileNode, Node, Piece, Tree};
+use super::walk::{self, Found, Skipped, Walked, WalkedDir, What};
+use super::writer::PackWriter;
+use super::{FORMAT, Id, Inner, OBJECT_BYTES_MAX};
+
+/// A snapshot whose bytes are durable, and pinned until this value is dropped or released: commit
+/// the row with its manifest first.
+#[must_use]
+#[derive(Debug)]
+pub struct Taken {
+    /// What names it; belongs in the caller's row.
+    pub manifest: Manifest,
+    /// Length of the new pack; 0 when none was written.
+    pub new_bytes: u64,
+    /// Entries that are not in it; at most [`SKIPPED_MAX`](super::SKIPPED_MAX) of them.
+    pub skipped: Vec<Skipped>,
+    /// All entries that are not in it.
+    pub skipped_count: u64,
+    /// Whether it is the parent's tree: then the manifest is the parent's, and nothing was written.
+    pub unchanged: bool,
+    pub(super) pin: Pin,
+}
+
+impl Taken {
+    /// Lets go: the row is committed, or nobody wants the snapshot.
+    pub fn release(self) -> Manifest {
+        drop(self.pin);
+        self.manifest
+    }
+}
+
+/// What the parent has.
+struct Base {
+    objects: Objects,
+    marks: Marks,
+}
+
+pub(super) fn take(
+    inner: &Arc<Inner>,
+    pack: PackId,
+    tree: &Path,
+    parent: Option<&Manifest>,
+    cache: &mut StatCache,
+) -> Result<Taken, SnapshotError> {
+    // From here on no collection touches what is built upon.
+    let _parent_pin = parent.map(|parent| Pins::snapshot(inner, parent));
+    let _pack_pin = Pins::pack(inner, pack);
+    let base = match parent {
+        None => None,
+        Some(parent) => {
+            let objects = Objects::of(inner, &[parent])?;
+            let mut marks = Marks::default();
+            objects.mark(parent.root, &mut marks)?;
+            Some(Base { objects, marks })
+        }
+    };
+    let none = HashSet::new();
+    let known = base.as_ref().map_or(&none, |base| &base.marks.live);
+    let start = inner.tick()?;
+    let mut walked = walk::walk(tree, &inner.options.limits())?;
+    let level = if parent.is_some() {
+        LEVEL_LATER
+    } else {
+        LEVEL_FIRST
+    };
+    let sink = Sink::new(known, PackWriter::new(inner, pack));
+    let files = fill(inner, &mut walked, &sink, cache, level)?;
+    let logical_bytes = check_bytes(&walked, inner.options.bytes_max)?;
+    let (entries, skipped, skipped_count) = (walked.entries, walked.skipped, walked.skipped_count);
+    let built = build(walked.dirs, &sink, level)?;
+    let (fresh, writer) = sink.into_parts();
+
+    if let Some(parent) = parent.filter(|parent| parent.root == built.root) {
+        // Dropping the writer removes what a file that moved may have left.
+        drop(writer);
+        cache.fill(start, files.into_iter());
+        return Ok(Taken {
+            manifest: parent.clone(),
+            new_bytes: 0,
+            skipped,
+            skipped_count,
+            unchanged: true,
+            pin: Pins::snapshot(inner, parent),
+        });
+    }
+    let packs = packs(&built.uses, &fresh, pack, base.as_ref())?;
+    let new_bytes = if packs.contains(&pack) {
+        writer.finish()?
+    } else {
+        0
+    };
+    let manifest = Manifest {
+        format: FORMAT,
+        root: built.root,
+        packs,
+        entries,
+        logical_bytes,
+    };
+    cache.fill(start, files.into_iter());
+    Ok(Taken {
+        pin: Pins::snapshot(inner, &manifest),
+        manifest,
+        new_bytes,
+        skipped,
+        skipped_count,
+        unchanged: false,
+    })
+}
+
+/// Gives every file its pieces: from the cache, or by reading it. Files for the cache come back.
+fn fill(
+    inner: &Inner,
+    walked: &mut Walked,
+    sink: &Sink<'_>,
+    cache: &StatCache,
+    level: i32,
+) -> Result<Vec<Known>, SnapshotError> {
+    let no_pieces: Arc<[Piece]> = Arc::new([]);
+    for found in first_names(&mut walked.dirs) {
+        let known = cache
+            .get(&found.stat)
+            .filter(|pieces| pieces.iter().all(|p| sink.known.contains(&p.id)));
+        if found.stat.size == 0 {
+            found.node = Some(node(&found.stat, Arc::clone(&no_pieces)));
+        } else if let Some(pieces) = known {
+            found.node = Some(node(&found.stat, Arc::clone(pieces)));
+        }
+    }
+    let unread = read::unread(walked);
+    if !unread.is_empty() {
+        let threads = inner.options.threads();
+        let mut contents = read::read(walked, unread, sink, threads, level)?;
+        for (d, dir) in walked.dirs.iter_mut().enumerate() {
+            for (e, entry) in dir.entries.iter_mut().enumerate() {
+                let What::File(found) = &mut entry.what else {
+                    continue;
+                };
+                if found.node.is_some() || found.same_as.is_some() {
+                    continue;
+                }
+                match contents.remove(&(d, e)) {
+                    Some((stat, pieces)) => {
+                        found.stat = stat;
+                        found.node = Some(node(&stat, pieces.into()));
+                    }
+                    None => {
+                        entry.what = What::Gone;
+                        walked.entries -= 1;
+                    }
+                }
+            }
+        }
+    }
+    name_groups(walked);
+    let files = first_names(&mut walked.dirs);
+    Ok(files
+        .filter_map(|found| {
+            let node = found.node.as_ref()?;
+            (node.size > 0).then(|| (found.stat, Arc::clone(&node.pieces)))
+        })
+        .collect())
+}
+
+fn first_names(dirs: &mut [WalkedDir]) -> impl Iterator<Item = &mut Found> {
+    let entries = dirs.iter_mut().flat_map(|dir| &mut dir.entries);
+    entries.filter_map(|entry| match &mut entry.what {
+        What::File(found) if found.same_as.is_none() => Some(found),
+        _ => None,
+    })
+}
+
+fn node(stat: &Stat, pieces: Arc<[Piece]>) -> FileNode {
+    FileNode {
+        mode: stat.permissions(),
+        mtime: stat.mtime,
+        size: stat.size,
+        link: None,
+        pieces,
+    }
+}
+
+/// Makes the names of one file a group, called after the first of them.
+fn name_groups(walked: &mut Walked) {
+    let mut groups: HashMap<read::At, Option<FileNode>> = HashMap::new();
+    for dir in &walked.dirs {
+        for entry in &dir.entries {
+            if let What::File(found) = &entry.what
+                && let Some(first) = found.same_as
+            {
+                groups.insert(first, None);
+            }
+        }
+    }
+    if groups.is_empty() {
+        return;
+    }
+    for (at, group) in &mut groups {
+        let Some(entry) = walked.dirs.get(at.0).and_then(|d| d.entries.get(at.1)) else {
+            continue;
+        };
+        let What::File(Found {
+            node: Some(node), ..
+        }) = &entry.what
+        else {
+            continue;
+        };
+        let path = walked.path(at.0, &entry.name);
+        let digest = blake3::hash(path.as_os_str().as_encoded_bytes());
+        let mut node = node.clone();
+        node.link = digest.as_bytes().first_chunk().copied();
+        *group = Some(node);
+    }
+    for (d, dir) in walked.dirs.iter_mut().enumerate() {
+        for (e, entry) in dir.entries.iter_mut().enumerate() {
+            let What::File(found) = &mut entry.what else {
+                continue;
+            };
+            let first = found.same_as.unwrap_or((d, e));
+            match groups.get(&first) {
+                Some(Some(node)) => found.node = Some(node.clone()),
+                Some(None) => {
+                    // The first name was removed while it was read: so, to us, was this one.
+                    entry.what = What::Gone;
+                    walked.entries -= 1;
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn check_bytes(walked: &Walked, max: u64) -> Result<u64, SnapshotError> {
+    let mut sum = 0_u64;
+    for entry in walked.dirs.iter().flat_map(|dir| &dir.entries) {
+        if let What::File(Found {
+            node: Some(node), ..
+        }) = &entry.what
+        {
+            let bytes = node.pieces.iter().map(|p| u64::from(p.len)).sum();
+            sum = sum.saturating_add(bytes);
+        }
+    }
+    if sum > max {
+        return Err(SnapshotError::Limit {
+            which: "bytes of content",
+            max,
+        });
+    }
+    Ok(sum)
+}
+
+struct Built {
+    root: Id,
+    /// Every tree and chunk of the snapshot.
+    uses: HashSet<Id>,
+}
+
+/// Makes the tree objects, from the leaves to the root.
+fn build(dirs: Vec<WalkedDir>, sink: &Sink<'_>, level: i32) -> Result<Built, SnapshotError> {
+    let mut encoder = Encoder::new(level)?;
+    let mut ids: Vec<Id> = vec![[0; 32]; dirs.len()];
+    let mut uses = HashSet::new();
+    let mut bytes = Vec::new();
+    // What is in a directory comes after it.
+    for (index, dir) in dirs.into_iter().enumerate().rev() {
+        let mut entries = Vec::with_capacity(dir.entries.len());
+        for entry in dir.entries {
+            let node = match entry.what {
+                What::Dir(child) => Node::Dir(ids.get(child).copied().unwrap_or_default()),
+                What::Symlink { mtime, target } => Node::Symlink { mtime, target },
+                What::File(found) => match found.node {
+                    Some(node) => {
+                        uses.extend(node.pieces.iter().map(|p| p.id));
+                        Node::File(node)
+                    }
+                    None => continue,
+                },
+                What::Gone => continue,
+            };
+            let name = entry.name;
+            entries.push(Entry { name, node });
+        }
+        let tree = Tree {
+            mode: dir.mode,
+            mtime: dir.mtime,
+            entries,
+        };
+        bytes.clear();
+        tree.encode(&mut bytes);
+        if bytes.len() > OBJECT_BYTES_MAX {
+            return Err(SnapshotError::Limit {
+                which: "bytes in the listing of one directory",
+                max: OBJECT_BYTES_MAX as u64,
+            });
+        }
+        let id = sink.put(&bytes, &mut encoder)?;
+        uses.insert(id);
+        if let Some(slot) = ids.get_mut(index) {
+            *slot = id;
+        }
+    }
+    Ok(Built {
+        root: ids.first().copied().unwrap_or_default(),
+        uses,
+    })
+}
+
+/// The packs that a snapshot lies in.
+fn packs(
+    uses: &HashSet<Id>,
+    fresh: &HashSet<Id>,
+    pack: PackId,
+    base: Option<&Base>,
+) -> Result<Vec<PackId>, SnapshotError> {
+    let mut packs = HashSet::new();
+    for id in uses {
+        if fresh.contains(id) {
+            packs.insert(pack);
+        } else if let Some(base) = base {
+            packs.extend(base.objects.find(id).map(|(pack, _)| pack.id));
+        }
+    }
+    if packs.len() > PACKS_MAX {
+        return Err(SnapshotError::Limit {
+            which: "packs of one snapshot",
+            max: PACKS_MAX as u64,
+        });
+    }
+    let mut packs: Vec<PackId> = packs.into_iter().collect();
+    packs.sort_unstable();
+    Ok(packs)
+}
