@@ -175,7 +175,7 @@ fn verbs_are_strict() {
             Code::FieldInvalid,
         ),
         ("steps", "{}", Code::RouteUnknown),
-        ("checkpoint", "{}", Code::RouteUnknown),
+        ("checkpoint", "{}", Code::FieldInvalid),
         ("undeliver", "{}", Code::RouteUnknown),
     ] {
         let refusal = parse_attempt(verb, body.as_bytes()).expect_err(body);

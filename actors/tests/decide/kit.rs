@@ -23,7 +23,7 @@ use longhaul_actors::session::facts::{
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
-use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
+use longhaul_actors::session::payload::{Body, Pin, RetentionPolicy, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
 use longhaul_actors::session::status::{Status, allowed};
@@ -142,7 +142,10 @@ impl Boxed {
             pin: pin(),
             metadata,
             budget: None,
-            checkpoint_ttl_s: self.ttl_s,
+            retention: RetentionPolicy {
+                checkpoint_ttl_s: self.ttl_s,
+                ..RetentionPolicy::default()
+            },
             events: Vec::new(),
         })))
     }
@@ -364,7 +367,10 @@ impl Boxed {
                     self.calls.retain(|(token, _), _| *token != t);
                     self.ended.insert(t, e);
                 }
-                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
+                RowOp::PutSnapshot(..)
+                | RowOp::HoldSnapshot(_)
+                | RowOp::Operation(_)
+                | RowOp::Attached(_) => {}
             }
         }
         self.check_state();

@@ -1,12 +1,11 @@
 //! The session in a box: its checkpoints and its forks.
 
-use bytes::Bytes;
 use longhaul_actors::code::Rejection;
 use longhaul_actors::codec;
 use longhaul_actors::ids::{CheckpointId, ClaimToken, SessionId};
 use longhaul_actors::rows;
 use longhaul_actors::session::command::{
-    Command, Fork, ForkedDisk, NewCheckpoint, PinCheckpoint, Settle, SettleCheckpoint, Verb,
+    Command, Fork, ForkedDisk, Kept, NewCheckpoint, PinCheckpoint, Settle, SettleCheckpoint, Verb,
 };
 use longhaul_actors::session::decide::base_of;
 use longhaul_actors::session::decision::Reply;
@@ -100,7 +99,7 @@ impl Boxed {
             checkpoint,
             body: [1; 16],
         };
-        self.attempt(token, None, Verb::Settle(settle))
+        self.attempt(token, None, Verb::Settle(Box::new(settle)))
     }
 
     /// A whole turn that ends with a checkpoint over the snapshot of this name.
@@ -124,11 +123,11 @@ impl Boxed {
         checkpoint: CheckpointId,
         pinned: bool,
     ) -> Result<Reply, Rejection> {
-        self.ask(Command::Pin(PinCheckpoint {
+        self.ask(Command::Pin(Box::new(PinCheckpoint {
             request: request(None),
             checkpoint,
             pinned,
-        }))
+        })))
     }
 
     /// The ids of the listed checkpoints, oldest first.
@@ -169,7 +168,10 @@ pub(crate) fn snapshot(id: &str) -> SnapshotRef {
 pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
     NewCheckpoint {
         snapshot: snapshot(snapshot_id),
-        manifest: Some(Bytes::from_static(b"m")),
+        kept: Some(Kept {
+            manifest: b"m".to_vec(),
+            packs: Vec::new(),
+        }),
         resume: ResumeFrom::RebuildFromLog,
         name: None,
         metadata_json: "{}".into(),

@@ -20,6 +20,7 @@ use crate::engine::{Engine, EngineConfig};
 use crate::env::ManualWorld;
 use crate::ids::{CheckpointId, ClaimToken, SessionId};
 use crate::rows;
+use crate::session::checkpoints::SnapshotKey;
 use crate::session::command::{Bearer, Command, NewCheckpoint, Settle, SettleCheckpoint, Verb};
 use crate::session::decision::SnapshotRow;
 use crate::session::payload::{Outcome, ResumeFrom, Retention, SnapshotRef, Usage};
@@ -28,6 +29,7 @@ use crate::session::payload::{Outcome, ResumeFrom, Retention, SnapshotRef, Usage
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     pub(super) there: Mutex<BTreeSet<String>>,
+    pub(super) asked: AtomicUsize,
     pub(super) deletions: AtomicUsize,
     /// Deletes nothing for now.
     pub(super) stuck: AtomicBool,
@@ -41,7 +43,8 @@ impl Disk {
 }
 
 impl SnapshotBytes for Disk {
-    fn delete(&self, row: &SnapshotRow) -> Deleting {
+    fn delete(&self, _: SnapshotKey, row: &SnapshotRow) -> Deleting {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         let stuck = self.stuck.load(Ordering::SeqCst) || step(&self.dead);
         let gone = if stuck {
             BytesGone::Later("a test".to_owned())
@@ -225,7 +228,10 @@ impl Kept {
                 runner_id: Some(RUNNER),
                 bytes: 1,
             },
-            manifest: Some(Bytes::from_static(b"m")),
+            kept: Some(crate::session::command::Kept {
+                manifest: b"m".to_vec(),
+                packs: Vec::new(),
+            }),
             resume: ResumeFrom::RebuildFromLog,
             name: None,
             metadata_json: "{}".to_owned(),
@@ -245,7 +251,7 @@ impl Kept {
             checkpoint: Some(checkpoint),
             body: [1; 16],
         };
-        self.attempt(token, Verb::Settle(settle)).await;
+        self.attempt(token, Verb::Settle(Box::new(settle))).await;
         let state = self.b.engine.state(WS, id).await.expect("state");
         state.checkpoints.head().expect("one").created.checkpoint_id
     }
