@@ -18,7 +18,6 @@ use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
 use longhaul_actors::session::checkpoints::{Checkpoint, SnapshotState};
-use longhaul_actors::session::command::Kept;
 use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
@@ -98,13 +97,6 @@ fn trigger() -> Trigger {
     }
 }
 
-fn adopted() -> Adopted {
-    Adopted {
-        runner: RunnerId([4; 16]),
-        sandbox_ref: "sbx".into(),
-    }
-}
-
 fn snapshot() -> SnapshotRef {
     SnapshotRef {
         id: "snap_1".into(),
@@ -178,7 +170,10 @@ fn body(kind: EventType) -> Body {
             boundary_event_id: event_id(3),
             principal: "ann".into(),
             metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!("v"))]),
-            adopted: Some(adopted()),
+            adopted: Some(Adopted {
+                runner: RunnerId([4; 16]),
+                sandbox_ref: "copy-1".into(),
+            }),
         })),
         EventType::CheckpointCreated => Body::CheckpointCreated(Box::new(checkpoint_created())),
         EventType::CheckpointFailed => Body::CheckpointFailed(CheckpointFailed {
@@ -507,7 +502,10 @@ fn state() -> State {
         source: SessionId([9; 16]),
         root: SessionId([10; 16]),
         boundary_seq: 3,
-        adopted: Some(adopted()),
+        adopted: Some(Adopted {
+            runner: RunnerId([4; 16]),
+            sandbox_ref: "copy-1".into(),
+        }),
     });
     state.inherited_usage = usage();
     state.turns = 3;
@@ -580,7 +578,7 @@ fn every_stored_row_has_a_golden_form() {
         "row.snapshot",
         &SnapshotRow {
             snapshot: snapshot(),
-            kept: Some(Kept {
+            kept: Some(longhaul_actors::session::command::Kept {
                 manifest: vec![1, 2, 3],
                 packs: vec![[4; 16]],
             }),

@@ -9,4 +9,3 @@ mod forks;
 mod kit;
 mod life;
 mod random;
-mod snapshots;

@@ -174,12 +174,7 @@ fn a_checkpoint_needs_an_attempt_that_is_ready() {
     let mut b = Boxed::new();
     b.message("hi").expect("message");
     let token = b.claim().expect("claim");
-    // A runner's elsewhere: the server's own keeps an attached sandbox before it is ready.
-    let verb = || {
-        let mut new = new_checkpoint("s");
-        new.kept = None;
-        Verb::Checkpoint(Box::new(new))
-    };
+    let verb = || Verb::Checkpoint(Box::new(new_checkpoint("s")));
     b.refused(Code::ClaimNotReady, |b| b.attempt(token, None, verb()));
     b.call(token, "ready", json!({})).expect("ready");
     b.limits.session_events_max = b.state.last_seq;

@@ -176,6 +176,7 @@ fn verbs_are_strict() {
         ),
         ("steps", "{}", Code::RouteUnknown),
         ("checkpoint", "{}", Code::FieldInvalid),
+        ("reject_checkpoint", "{}", Code::RouteUnknown),
         ("undeliver", "{}", Code::RouteUnknown),
     ] {
         let refusal = parse_attempt(verb, body.as_bytes()).expect_err(body);

@@ -23,7 +23,7 @@ use longhaul_actors::session::facts::{
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
-use longhaul_actors::session::payload::{Body, Pin, RetentionPolicy, WorkspaceRef};
+use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
 use longhaul_actors::session::status::{Status, allowed};
@@ -142,9 +142,9 @@ impl Boxed {
             pin: pin(),
             metadata,
             budget: None,
-            retention: RetentionPolicy {
+            retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
-                ..RetentionPolicy::default()
+                zero_data_retention: false,
             },
             events: Vec::new(),
         })))
@@ -357,6 +357,8 @@ impl Boxed {
         self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {
+                RowOp::Operation(operation) => self.state.now.operation = operation,
+                RowOp::Attached(attached) => self.state.now.attached = attached,
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
@@ -367,10 +369,7 @@ impl Boxed {
                     self.calls.retain(|(token, _), _| *token != t);
                     self.ended.insert(t, e);
                 }
-                RowOp::PutSnapshot(..)
-                | RowOp::HoldSnapshot(_)
-                | RowOp::Operation(_)
-                | RowOp::Attached(_) => {}
+                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
             }
         }
         self.check_state();

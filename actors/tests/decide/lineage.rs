@@ -5,7 +5,7 @@ use longhaul_actors::codec;
 use longhaul_actors::ids::{CheckpointId, ClaimToken, SessionId};
 use longhaul_actors::rows;
 use longhaul_actors::session::command::{
-    Command, Fork, ForkedDisk, Kept, NewCheckpoint, PinCheckpoint, Settle, SettleCheckpoint, Verb,
+    Command, Fork, ForkedDisk, NewCheckpoint, PinCheckpoint, Settle, SettleCheckpoint, Verb,
 };
 use longhaul_actors::session::decide::base_of;
 use longhaul_actors::session::decision::Reply;
@@ -38,6 +38,7 @@ impl Boxed {
         let mut fork = Fork {
             request: request(None),
             source: Box::new(self.at(seq)),
+            root: self.state.forked.as_ref().map_or(self.state.id, |f| f.root),
             selector: Selector::Seq(seq),
             principal: None,
             metadata: None,
@@ -46,6 +47,7 @@ impl Boxed {
         change(&mut fork);
         let id = self.door.ids.uuid(self.door.clock.wall_ms());
         let mut child = Self::at_world(self.world.clone());
+        child.door = self.door.clone();
         child.limits = self.limits.clone();
         child.tokens = self.tokens;
         child.ttl_s = self.ttl_s;
@@ -168,9 +170,9 @@ pub(crate) fn snapshot(id: &str) -> SnapshotRef {
 pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
     NewCheckpoint {
         snapshot: snapshot(snapshot_id),
-        kept: Some(Kept {
-            manifest: b"m".to_vec(),
-            packs: Vec::new(),
+        kept: Some(longhaul_actors::session::command::Kept {
+            manifest: vec![7],
+            packs: vec![[8; 16]],
         }),
         resume: ResumeFrom::RebuildFromLog,
         name: None,

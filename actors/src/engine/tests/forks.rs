@@ -8,7 +8,6 @@ use crate::engine::ForkRequest;
 use crate::ids::{EventId, SessionId};
 use crate::session::command::{Command, ReceiptKey, Request};
 use crate::session::payload::{Selector, WorkspaceRef};
-use crate::session::state::State;
 
 pub(super) fn fork_of(source: SessionId, selector: Selector) -> ForkRequest {
     ForkRequest {
@@ -30,15 +29,6 @@ pub(super) async fn fork(b: &Boxed, source: SessionId, selector: Selector) -> Se
     let answer = answer.expect("fork");
     assert_eq!(answer.status, 201);
     id_of(&answer.body)
-}
-
-/// A session's state without what is true of this process only.
-pub(super) async fn lasting(b: &Boxed, id: SessionId) -> State {
-    let state = b.engine.state(WS, id).await.expect("state");
-    State {
-        now: Default::default(),
-        ..*state
-    }
 }
 
 /// All events of a session, as answered.
@@ -140,9 +130,9 @@ fn a_fork_is_the_same_after_a_restart() {
         let park = json!({"waiting_on": on, "compute": "held"});
         b.call(token, "park", park).await.expect("park");
         let child = fork(&b, source, Selector::Head).await;
-        let before = lasting(&b, child).await;
+        let before = b.engine.state(WS, child).await.expect("state");
         let b = b.restart(config()).await;
-        assert_eq!(lasting(&b, child).await, before);
+        assert_eq!(b.engine.state(WS, child).await.expect("state"), before);
         // The answer in the child starts the child's own continuation.
         let answer = json!({"question_id": question, "dismissed": true});
         b.submit(child, "user.question_answer", answer.clone())

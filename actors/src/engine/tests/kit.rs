@@ -20,7 +20,7 @@ use crate::ids::{ClaimToken, DeploymentId, HarnessRevision, RunnerId, SandboxRev
 use crate::session::command::{Bearer, Command, Create, Request, Submit};
 use crate::session::event::{Author, NewEvent};
 use crate::session::input::{Origin, parse_attempt, parse_one};
-use crate::session::payload::{Pin, RetentionPolicy, WorkspaceRef};
+use crate::session::payload::{Pin, WorkspaceRef};
 
 /// How long a test waits for something that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -218,7 +218,7 @@ impl Boxed {
             pin: pin(),
             metadata: serde_json::Map::new(),
             budget: None,
-            retention: RetentionPolicy::default(),
+            retention: Default::default(),
             events,
         };
         self.ask(id, Command::Create(Box::new(create))).await
