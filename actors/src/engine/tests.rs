@@ -9,3 +9,4 @@ mod forks;
 mod kit;
 mod life;
 mod random;
+mod snapshots;
