@@ -137,7 +137,10 @@ async fn absent_and_foreign_look_alike() {
         };
         let mut answers = Vec::new();
         for id in [&real, &none] {
-            let path = route.path.replace("{id}", id).replace("{revision}", "1");
+            let mut path = route.path.replace("{id}", id).replace("{revision}", "1");
+            if path.ends_with("/diff") {
+                path.push_str(&format!("?against={session}"));
+            }
             let mut request = site.request(route.method, &path);
             if route.method == "POST" {
                 let revision = json!({ "release": { "harness": { "kind": "external" } } });
