@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Answer, ForkRequest};
+use longhaul_actors::engine::{Answer, ForkRequest, no_checkpoint};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
 use longhaul_actors::session::checkpoints::DIR;
 use longhaul_actors::session::command::NewCheckpoint;
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef};
+use longhaul_actors::session::payload::{ResumeFrom, ResumePlan, Selector, SnapshotRef};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
 use crate::runner::attached::Attached;
+use crate::runner::sandbox::dir::DirProvider;
 use crate::runner::sandbox::{
     Exec, ExecOutput, Sandbox, SandboxError, SandboxProvider, SandboxRequest,
 };
@@ -271,13 +272,22 @@ impl Runtime {
         let session = self.engine().session_of(checkpoint).await?;
         match self.engine().pin(asked.caller.workspace, session).await {
             Ok(_) => Ok(session),
-            Err(e) if e.code == Code::SessionNotFound => Err(Code::CheckpointNotFound.into()),
+            Err(e) if e.code == Code::SessionNotFound => Err(no_checkpoint(checkpoint)),
             Err(e) => Err(e),
         }
     }
 
-    /// The session must have a sandbox that the built-in runner makes.
     async fn work(&self, asked: Asked, session: SessionId) -> Result<Work, Rejection> {
+        self.work_with(self.control(), asked, session).await
+    }
+
+    /// The session must have a sandbox that the built-in runner makes.
+    async fn work_with(
+        &self,
+        control: Option<Control>,
+        asked: Asked,
+        session: SessionId,
+    ) -> Result<Work, Rejection> {
         let workspace = asked.caller.workspace;
         let pin = self.engine().pin(workspace, session).await?;
         let unsupported = |why: &str| Rejection::new(Code::UnsupportedBackend, why);
@@ -295,7 +305,7 @@ impl Runtime {
         if pin.external || profile.get("provider").and_then(Value::as_str) != Some(DIR) {
             return Err(unsupported("the server makes no sandbox for this session"));
         }
-        let Some(control) = self.control() else {
+        let Some(control) = control else {
             return Err(unsupported("this server has no runner of its own"));
         };
         Ok(Work {
@@ -304,6 +314,42 @@ impl Runtime {
             asked,
             session,
             profile,
+        })
+    }
+
+    /// Takes the sandboxes back that operations left before a restart, before any run is claimed.
+    /// Those that are not wanted any more go.
+    pub(crate) async fn attach_left(&self, control: &Control, provider: &DirProvider) {
+        for (session, name) in provider.left() {
+            if let Err(why) = self.attach(control, provider, &session, &name).await {
+                tracing::info!(session, %why, "a sandbox of an earlier process is not attached again");
+                provider.discard(&name).await;
+            }
+        }
+    }
+
+    async fn attach(
+        &self,
+        control: &Control,
+        provider: &DirProvider,
+        session: &str,
+        name: &str,
+    ) -> Result<(), Rejection> {
+        let session = SessionId::parse(session)
+            .map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
+        let asked = Asked::internal(self.engine().workspace_of(session).await?);
+        let work = self
+            .work_with(Some(control.clone()), asked, session)
+            .await?;
+        let (id, _) = work.begin(OperationKind::Attach).await?;
+        let sandbox: Arc<dyn Sandbox> = Arc::from(provider.adopt(name, &work.profile));
+        let done = Done {
+            succeeded: true,
+            attached: Some(work.leave(&sandbox)),
+            ..Done::default()
+        };
+        work.end(id, done).await.map(drop).inspect_err(|_| {
+            drop(control.attached.take(&session.to_string()));
         })
     }
 
@@ -402,7 +448,7 @@ impl Work {
             profile: self.profile.clone(),
             resume: match begun.plan {
                 // It was lost with its actor: the newest snapshot is what is left.
-                longhaul_actors::session::payload::ResumePlan::Attached => Value::Null,
+                ResumePlan::Attached => Value::Null,
                 ref plan => json!(plan),
             },
         };
@@ -411,6 +457,7 @@ impl Work {
     }
 
     fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
+        sandbox.attach_to(Some(&self.session.to_string()));
         let now = self.control.door.clock.mono();
         self.control
             .attached
@@ -442,22 +489,40 @@ impl Work {
         let (id, begun) = self.begin(OperationKind::Use).await?;
         let sandbox = match self.sandbox(&begun).await {
             Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, why).await),
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
         };
         let done = self.timed(work(Arc::clone(&sandbox))).await;
         let attached = Some(self.leave(&sandbox));
         let ended = Done {
             succeeded: true,
             attached,
-            checkpoint: None,
+            ..Done::default()
         };
         self.end(id, ended).await?;
         done
     }
 
-    async fn give_up(&self, id: operation::OperationId, why: Rejection) -> Rejection {
+    async fn give_up(
+        &self,
+        id: operation::OperationId,
+        begun: &Begun,
+        why: Rejection,
+    ) -> Rejection {
+        let rejected = match begun.plan {
+            ResumePlan::Checkpoint { id, .. } if why.code == Code::CheckpointRejected => {
+                Some((id, why.detail.clone()))
+            }
+            _ => None,
+        };
+        // An attached sandbox stays; one that was not to be had leaves nothing.
+        let left = self.control.attached.find(&self.session.to_string());
+        let done = Done {
+            attached: left.as_ref().map(|s| self.leave(s)),
+            rejected,
+            ..Done::default()
+        };
         // The lock lapses by itself should this fail.
-        if let Err(e) = self.end(id, Done::default()).await {
+        if let Err(e) = self.end(id, done).await {
             tracing::warn!(session = %self.session, error = %e, "an operation's lock stays until it lapses");
         }
         why
@@ -466,8 +531,12 @@ impl Work {
     /// Keeps the disk; with a pause or a rest, the sandbox goes.
     async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
         let (id, begun) = self.begin(kind).await?;
-        let attached = self.control.attached.find(&self.session.to_string());
-        let clean = attached.as_ref().is_none_or(|s| !s.is_dirty());
+        let here = self.session.to_string();
+        let attached = self.control.attached.find(&here);
+        // The disk is that of the newest usable checkpoint, which need not be where it came from.
+        let clean = attached
+            .as_ref()
+            .is_none_or(|s| !s.is_dirty() && s.base() == begun.clean);
         let checkpoint = match &begun.clean {
             // Nothing changed: the same snapshot again, and the store is not asked.
             Some(same) if clean => Ok(new_checkpoint(same.clone(), None, &named)),
@@ -475,28 +544,34 @@ impl Work {
         };
         let checkpoint = match checkpoint {
             Ok(checkpoint) => checkpoint,
-            Err(why) => return Err(self.give_up(id, why).await),
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
         };
         let wanted = kind != OperationKind::Rest || !clean;
-        let left = self.control.attached.find(&self.session.to_string());
+        let attached = self.control.attached.find(&here).map(|s| self.leave(&s));
+        // Taken out first: whoever comes after the end must not find a sandbox that goes.
+        let going = match kind {
+            OperationKind::Checkpoint => None,
+            _ => self.control.attached.take(&here),
+        };
         let done = Done {
             succeeded: true,
             checkpoint: Some(checkpoint).filter(|_| wanted),
-            attached: left.as_ref().map(|s| self.leave(s)),
+            attached,
+            rejected: None,
         };
-        let answer = self.end(id, done).await?;
-        if kind != OperationKind::Checkpoint
-            && let Some(sandbox) = self.control.attached.take(&self.session.to_string())
-        {
-            sandbox.release().await;
+        let ended = self.end(id, done).await;
+        match (going, &ended) {
+            (Some(sandbox), Ok(_)) => sandbox.release().await,
+            (Some(sandbox), Err(_)) => drop(self.leave(&sandbox)),
+            (None, _) => {}
         }
-        Ok(answer)
+        ended
     }
 
     async fn take(&self, begun: &Begun, named: &Named) -> Result<NewCheckpoint, Rejection> {
         let sandbox = self.sandbox(begun).await?;
         self.leave(&sandbox);
-        let fresh = sandbox.is_dirty() || begun.clean.is_none();
+        let fresh = sandbox.is_dirty() || begun.clean.is_none() || sandbox.base() != begun.clean;
         let taken = self.timed(sandbox.snapshot(fresh)).await?;
         Ok(new_checkpoint(taken.reference, taken.kept, named))
     }
@@ -505,12 +580,12 @@ impl Work {
         let (id, begun) = self.begin(OperationKind::Resume).await?;
         let sandbox = match self.sandbox(&begun).await {
             Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, why).await),
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
         };
         let done = Done {
             succeeded: true,
             attached: Some(self.leave(&sandbox)),
-            checkpoint: None,
+            ..Done::default()
         };
         self.end(id, done).await
     }

@@ -1,14 +1,16 @@
 //! Forks whose disk a runner elsewhere has to copy.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use longhaul::load::server::ServerProcess;
 use longhaul_actors::rows;
 use longhaul_storage::{Log, Options, Order, PageLimit, RocksLog, read};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::kit::*;
-use crate::support::{Server, call, id};
+use crate::support::{Server, call, id, spec};
 
 /// A session whose checkpoint's bytes a runner elsewhere has.
 pub(super) struct Elsewhere {
@@ -26,7 +28,8 @@ pub(super) async fn elsewhere(server: &Server) -> Elsewhere {
     let token = claim["claim_token"].as_str().unwrap();
     let verb = |verb: &str| format!("/v1/claims/{token}/{verb}");
     server.post(&verb("ready"), json!({})).await;
-    let snapshot = json!({ "provider": "ext", "id": "bytes", "retention": "host_local", "bytes": 1 });
+    let snapshot =
+        json!({ "provider": "ext", "id": "bytes", "retention": "host_local", "bytes": 1 });
     let body = json!({ "snapshot": snapshot, "resume": { "kind": "rebuild_from_log" } });
     let made = server.post(&verb("checkpoint"), body).await;
     server
@@ -76,14 +79,27 @@ async fn is_absent(server: &Server, session: &Value) {
     assert_eq!((status, &told["code"]), (404, &json!("session.not_found")));
 }
 
-/// Who holds snapshots, of a server that has ended: (sessions' rows, references).
-fn rows_left(server: Server) -> (usize, usize) {
-    let Server { process, data, _folder } = server;
-    drop(process);
-    let log = RocksLog::open(&data, Options::default()).unwrap();
+/// Sessions' rows and references to snapshots, once the server has ended.
+async fn rows_left(server: Server) -> (usize, usize) {
+    let Server {
+        process,
+        data,
+        _folder,
+    } = server;
+    process.stop().await.unwrap();
+    rows_in(&data)
+}
+
+fn rows_in(data: &Path) -> (usize, usize) {
+    let log = RocksLog::open(data, Options::default()).unwrap();
     let count = |table: u8| {
-        let limit = PageLimit { items_max: 1_000, bytes_max: 1 << 20 };
-        let all = read(&*log, |v| v.rows(&rows::table(table), None, Order::Asc, limit));
+        let limit = PageLimit {
+            items_max: 1_000,
+            bytes_max: 1 << 20,
+        };
+        let all = read(&*log, |v| {
+            v.rows(&rows::table(table), None, Order::Asc, limit)
+        });
         all.unwrap().len()
     };
     let counted = (count(rows::SESSION), count(rows::SNAPSHOT_HOLDER));
@@ -107,7 +123,10 @@ async fn a_copy_is_adopted_once_and_its_maker_gets_the_first_run() {
         ("fail", json!({ "reason": "" })),
     ] {
         let (status, told) = answer(&server, &clone, verb, body).await;
-        assert_eq!((status, &told["code"]), (422, &json!("request.field_invalid")));
+        assert_eq!(
+            (status, &told["code"]),
+            (422, &json!("request.field_invalid"))
+        );
     }
     let adopt = json!({ "sandbox_ref": "copy-1" });
     assert_eq!(answer(&server, &clone, "adopt", adopt.clone()).await.0, 200);
@@ -125,7 +144,7 @@ async fn a_copy_is_adopted_once_and_its_maker_gets_the_first_run() {
     assert_eq!(claim["resume"]["kind"], "checkpoint");
     assert_eq!(claim["resume"]["sandbox_ref"], "copy-1");
     // The source's and the child's; the copy's own went with the copy.
-    assert_eq!(rows_left(server), (2, 2));
+    assert_eq!(rows_left(server).await, (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +156,10 @@ async fn a_copy_that_fails_is_late_or_has_nobody_leaves_nothing() {
     let reason = json!({ "reason": "no room" });
     assert_eq!(answer(&server, &clone, "fail", reason).await.0, 200);
     let (status, why) = told(forking).await;
-    assert_eq!((status, &why["code"]), (502, &json!("runtime.clone_failed")));
+    assert_eq!(
+        (status, &why["code"]),
+        (502, &json!("runtime.clone_failed"))
+    );
     assert!(why["detail"].as_str().unwrap().contains("no room"));
     is_absent(&server, &clone["child_session_id"]).await;
 
@@ -148,7 +170,10 @@ async fn a_copy_that_fails_is_late_or_has_nobody_leaves_nothing() {
     let never = fork(&server, &source);
     for forking in [forking, never] {
         let (status, why) = told(forking).await;
-        assert_eq!((status, &why["code"]), (504, &json!("runtime.clone_timeout")));
+        assert_eq!(
+            (status, &why["code"]),
+            (504, &json!("runtime.clone_timeout"))
+        );
     }
     assert!(since.elapsed() >= Duration::from_secs(1));
     let adopt = json!({ "sandbox_ref": "late" });
@@ -167,11 +192,16 @@ async fn a_copy_that_fails_is_late_or_has_nobody_leaves_nothing() {
     let runner = format!("/v1/runners/{}", source.runner);
     server.must("DELETE", &runner, Value::Null).await;
     let (status, why) = told(fork(&server, &source)).await;
-    assert_eq!((status, &why["code"]), (409, &json!("runtime.no_eligible_runner")));
+    assert_eq!(
+        (status, &why["code"]),
+        (409, &json!("runtime.no_eligible_runner"))
+    );
     // Conversation can be forked without anybody.
     let path = format!("/v1/sessions/{}/fork", source.session);
-    server.post(&path, json!({ "from": { "head": true } })).await;
-    assert_eq!(rows_left(server), (2, 1));
+    server
+        .post(&path, json!({ "from": { "head": true } }))
+        .await;
+    assert_eq!(rows_left(server).await, (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,7 +215,7 @@ async fn a_runner_that_goes_in_the_middle_makes_no_child() {
     let (status, why) = told(forking).await;
     assert!([409, 504].contains(&status), "{why}");
     is_absent(&server, &clone["child_session_id"]).await;
-    assert_eq!(rows_left(server), (1, 1));
+    assert_eq!(rows_left(server).await, (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,11 +231,32 @@ async fn a_kill_in_the_middle_of_a_copy_leaves_neither_child_nor_reference() {
     let adopt = json!({ "sandbox_ref": "late" });
     let (status, why) = answer(&server, &clone, "adopt", adopt).await;
     assert_eq!((status, &why["code"]), (404, &json!("clone.not_found")));
-    // It can be forked anew.
+    // It can be forked anew, once its runner is heard of again.
+    let path = format!("/v1/runners/{}/claims?wait_ms=1", source.runner);
+    server.post(&path, json!({})).await;
     let forking = fork(&server, &source);
     let clone = asked(&server, &source).await;
     let adopt = json!({ "sandbox_ref": "copy" });
     assert_eq!(answer(&server, &clone, "adopt", adopt).await.0, 200);
     assert_eq!(told(forking).await.0, 201);
-    assert_eq!(rows_left(server), (2, 2), "the killed copy holds nothing");
+    let forking = fork(&server, &source);
+    asked(&server, &source).await;
+    server.process.kill9().unwrap();
+    drop(forking.await);
+    // Copies that died with their process are found beside the start, of which this stop may be
+    // too soon.
+    let Server {
+        process,
+        data,
+        _folder,
+    } = server;
+    drop(process);
+    for _ in 0..10 {
+        let process = ServerProcess::start(spec(&data, &[], &[])).await.unwrap();
+        process.stop().await.unwrap();
+        if rows_in(&data) == (2, 2) {
+            return;
+        }
+    }
+    panic!("killed copies hold something: {:?}", rows_in(&data));
 }

@@ -199,7 +199,9 @@ async fn a_disk_that_does_not_verify_is_rejected_once_and_never_given_as_an_empt
 
         // An operation is refused, each time, and the pause stays.
         for _ in 0..2 {
-            let resumed = op(&server.url(), "resume", json!({ "runtime_id": works_on })).await;
+            let (path, key) = ("/api/v1/runtimes/resume", [("idempotency-key", "k")]);
+            let body = json!({ "runtime_id": works_on });
+            let resumed = post(&server.url(), path, &key, &body).await;
             resumed.refused(409, "runtime.checkpoint_rejected");
         }
         let shown = server.get(&format!("/v1/sessions/{works_on}")).await;
@@ -222,7 +224,12 @@ async fn a_disk_that_does_not_verify_is_rejected_once_and_never_given_as_an_empt
 async fn a_snapshot_is_there_as_long_as_any_checkpoint_has_it() {
     let server = Server::start(&["retention.checkpoints_per_session_max=2"]).await;
     let session = session_of(&server, shell()).await;
-    exec(&server, &session, "head -c 300000 /dev/urandom > big; echo 1 > f").await;
+    exec(
+        &server,
+        &session,
+        "head -c 300000 /dev/urandom > big; echo 1 > f",
+    )
+    .await;
     let first = checkpoint(&server, &session).await;
     let branch = child(checkout(&server, &first).await);
     // Changed, so that the pack of `big` is shared by snapshots that differ.
@@ -296,25 +303,101 @@ async fn the_bytes_go_with_the_last_checkpoint_and_with_erasing() {
         server.must("DELETE", &path, serde_json::Value::Null).await;
     };
     erase(&session).await;
-    assert_eq!(text(read(&server, &branch, "f").await), "1", "it outlives its source");
+    assert_eq!(
+        text(read(&server, &branch, "f").await),
+        "1",
+        "it outlives its source"
+    );
     op(&server.url(), "close", json!({ "runtime_id": branch }))
         .await
         .must();
     erase(&branch).await;
-    until("an empty store", async || packs(&server.data).is_empty().then_some(())).await;
+    until("an empty store", async || {
+        packs(&server.data).is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_operations_did_outlives_a_stop_of_the_server() {
-    let mut server = Server::start(&[]).await;
+async fn a_checkpoint_is_of_the_disk_that_is_there_not_of_an_older_one() {
+    let server = Server::start(&[]).await;
     let session = session_of(&server, shell()).await;
-    write(&server, &session, "f", "1").await;
-    let pid = rustix::process::Pid::from_raw(i32::try_from(server.process.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    turn(&server, &session, "echo old > f").await;
+    turn(&server, &session, "echo new > f").await;
+    // Attached and unchanged; then the snapshot that it came from goes.
+    assert_eq!(text(read(&server, &session, "f").await), "new\n");
+    let newest = checkpoints(&server, &session).await[0]["id"].clone();
+    let delete = json!({ "checkpoint_id": newest });
+    op(&server.url(), "checkpoint/delete-snapshot", delete)
+        .await
+        .must();
+    let made = checkpoint(&server, &session).await;
+    let branch = child(checkout(&server, &made).await);
+    assert_eq!(text(read(&server, &branch, "f").await), "new\n");
+}
+
+/// Asks it to stop, or kills it; then starts it again.
+async fn again(server: &mut Server, kill: bool) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(server.process.pid()).unwrap());
+    let signal = match kill {
+        true => rustix::process::Signal::KILL,
+        false => rustix::process::Signal::TERM,
+    };
+    rustix::process::kill_process(pid.unwrap(), signal).unwrap();
+    let mut every = tokio::time::interval(std::time::Duration::from_millis(10));
     while server.process.ended().unwrap().is_none() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        every.tick().await;
     }
     server.process.restart().await.unwrap();
-    assert_eq!(text(read(&server, &session, "f").await), "1");
-    assert_eq!(turn(&server, &session, "cat f").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_operations_did_outlives_the_process() {
+    for kill in [false, true] {
+        let mut server = Server::start(&[]).await;
+        let session = session_of(&server, shell()).await;
+        turn(&server, &session, "echo turn > by-turn").await;
+        write(&server, &session, "f", "1").await;
+        let closed = session_of(&server, shell()).await;
+        write(&server, &closed, "f", "1").await;
+        op(&server.url(), "close", json!({ "runtime_id": closed }))
+            .await
+            .must();
+        let before = work(&server.data);
+        again(&mut server, kill).await;
+        assert_eq!(work(&server.data), before, "the only one that is wanted");
+        assert_eq!(text(read(&server, &session, "f").await), "1");
+        exec(&server, &session, "printf 2 >> f").await;
+        again(&mut server, kill).await;
+        // The turn goes on with it, and it is kept first.
+        assert_eq!(turn(&server, &session, "cat f by-turn").await, "12turn\n");
+        assert_eq!(resumed(&server, &session).await["kind"], "attached");
+        let listed = checkpoints(&server, &session).await;
+        assert_eq!(listed[1]["name"], "attached");
+        assert!(works(&server.data).is_empty());
+        again(&mut server, kill).await;
+        assert!(works(&server.data).is_empty());
+        assert_eq!(turn(&server, &session, "cat f").await, "12");
+        assert_whole(&server.log(&session).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_waits_over_a_kill_finds_what_operations_did() {
+    // Nothing is claimed before the kill: another session has the only place.
+    let mut server = Server::start(&["runner.capacity=1", "runs.lease_s=1", "runs.beat_s=1"]).await;
+    let slow = session_of(
+        &server,
+        json!({ "kind": "script", "steps": [{ "sleep_ms": 1_500 }] }),
+    )
+    .await;
+    server.send(&slow, "x").await;
+    server.wait_status(&slow, &["running"]).await;
+    let session = session_of(&server, shell()).await;
+    write(&server, &session, "f", "1").await;
+    server.send(&session, "cat f").await;
+    again(&mut server, true).await;
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    assert_eq!(of(&log, "agent.tool_result")[0]["output"], "1");
 }

@@ -91,7 +91,12 @@ pub(super) async fn exec(server: &Server, session: &str, command: &str) -> Strin
 }
 
 pub(super) async fn checkpoint(server: &Server, session: &str) -> String {
-    let made = op(&server.url(), "checkpoint", json!({ "runtime_id": session })).await;
+    let made = op(
+        &server.url(),
+        "checkpoint",
+        json!({ "runtime_id": session }),
+    )
+    .await;
     made.must()["checkpoint_id"].as_str().unwrap().to_owned()
 }
 

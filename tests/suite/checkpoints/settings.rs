@@ -58,7 +58,12 @@ async fn checkpoints_of_turns_are_counted_and_pinned_ones_are_not() {
     };
     let mut made = Vec::new();
     for n in 0..5 {
-        turn(&server, &session, &format!("head -c 100000 /dev/urandom > big{n}; echo {n} > f")).await;
+        turn(
+            &server,
+            &session,
+            &format!("head -c 100000 /dev/urandom > big{n}; echo {n} > f"),
+        )
+        .await;
         let newest = checkpoints(&server, &session).await[0].clone();
         made.push(newest["id"].as_str().unwrap().to_owned());
         if n == 0 {
@@ -104,7 +109,10 @@ async fn a_checkpoint_ends_on_time_with_an_event_and_its_bytes_go() {
     // Nobody asks for it: its own timer says so, also after a restart.
     server.process.kill9().unwrap();
     server.process.restart().await.unwrap();
-    until("the bytes go", async || packs(&server.data).is_empty().then_some(())).await;
+    until("the bytes go", async || {
+        packs(&server.data).is_empty().then_some(())
+    })
+    .await;
     let log = server.log(&session).await;
     assert_eq!(of(&log, "checkpoint.expired").len(), 1);
     let listed = checkpoints(&server, &session).await;
@@ -112,7 +120,10 @@ async fn a_checkpoint_ends_on_time_with_an_event_and_its_bytes_go() {
     checkout(&server, listed[0]["id"].as_str().unwrap())
         .await
         .refused(409, "runtime.checkpoint_expired");
-    assert_eq!(turn(&server, &session, "cat f 2>&1 || echo gone").await, "cat: f: No such file or directory\ngone\n");
+    assert_eq!(
+        turn(&server, &session, "cat f 2>&1 || echo gone").await,
+        "cat: f: No such file or directory\ngone\n"
+    );
     let resume = resumed(&server, &session).await;
     assert_eq!(
         (&resume["kind"], &resume["reason"]),
@@ -123,9 +134,16 @@ async fn a_checkpoint_ends_on_time_with_an_event_and_its_bytes_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_waits_for_the_runner_that_has_its_disk() {
     let server = Server::start(&["runs.host_wait_s=2", "runners.live_s=1"]).await;
-    let Elsewhere { session, runner, checkpoint } = elsewhere(&server).await;
+    let Elsewhere {
+        session,
+        runner,
+        checkpoint,
+    } = elsewhere(&server).await;
     let other = server
-        .post("/v1/runners", json!({ "name": "other", "host_id": "there", "targets": ["*"] }))
+        .post(
+            "/v1/runners",
+            json!({ "name": "other", "host_id": "there", "targets": ["*"], "capacity": 8 }),
+        )
         .await["id"]
         .as_str()
         .unwrap()
@@ -136,9 +154,13 @@ async fn a_run_waits_for_the_runner_that_has_its_disk() {
     };
     let settle = async |claim: &Value| {
         let token = claim["claim_token"].as_str().unwrap();
-        server.post(&format!("/v1/claims/{token}/ready"), json!({})).await;
+        server
+            .post(&format!("/v1/claims/{token}/ready"), json!({}))
+            .await;
         let body = json!({ "outcome": "succeeded" });
-        server.post(&format!("/v1/claims/{token}/settle"), body).await;
+        server
+            .post(&format!("/v1/claims/{token}/settle"), body)
+            .await;
     };
     // Both ask, the other one first: it goes to whoever has the disk.
     server.send(&session, "x").await;
@@ -157,7 +179,11 @@ async fn a_run_waits_for_the_runner_that_has_its_disk() {
     server.send(&session, "y").await;
     let since = Instant::now();
     let claim = poll(&other).await;
-    assert!(since.elapsed() >= Duration::from_millis(1_500), "{:?}", since.elapsed());
+    assert!(
+        since.elapsed() >= Duration::from_millis(1_500),
+        "{:?}",
+        since.elapsed()
+    );
     assert_eq!(
         (&claim["resume"]["kind"], &claim["resume"]["reason"]),
         (&json!("event_log_rebuild"), &json!("snapshot_unreachable"))

@@ -222,10 +222,20 @@ async fn every_operation_in_every_state() {
         }
         check(&server, row.state, "close", runtime, row.close).await;
         let named = json!({ "checkpoint_id": made, "force": true });
-        check(&server, row.state, "checkpoint/delete-snapshot", named, row.delete).await;
+        check(
+            &server,
+            row.state,
+            "checkpoint/delete-snapshot",
+            named,
+            row.delete,
+        )
+        .await;
         if row.state == "running" {
             // It keeps the only place until the end.
-            assert_eq!(server.get(&format!("/v1/sessions/{session}")).await["status"], "running");
+            assert_eq!(
+                server.get(&format!("/v1/sessions/{session}")).await["status"],
+                "running"
+            );
         }
     }
 }
