@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use longhaul_storage::{Order, PageLimit, RowChange, Write};
+use longhaul_storage::{AppendError, Condition, Order, PageLimit, RowChange, Write};
 
 use super::bytes::BytesGone;
 use crate::code::Rejection;
@@ -148,7 +148,8 @@ async fn drop_dead_clones(inner: &Arc<Inner>) -> Result<(), Rejection> {
             };
             if seq == CLONE_SEQ && !inner.clones.is_open(child) {
                 let gone = RowChange::Delete(holder);
-                let look = RowChange::Put(rows::collect(snapshot), Bytes::new());
+                let lost = rows::lost_reference(child, seq);
+                let look = RowChange::Put(rows::collect(snapshot), lost);
                 write(inner, vec![gone, look]).await?;
             }
         }
@@ -172,30 +173,29 @@ async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
         if page.is_empty() || !inner.is_running() {
             return Ok(());
         }
-        for (key, _) in page {
+        for (key, lost) in page {
             if let Some(id) = key.last_chunk::<16>() {
-                collect_one(inner, SnapshotKey(*id)).await?;
+                collect_one(inner, SnapshotKey(*id), lost).await?;
             }
         }
     }
 }
 
-async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejection> {
+async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey, lost: Bytes) -> Result<(), Rejection> {
     use RowChange::{Delete, Put};
-    let forget = || Delete(rows::collect(key));
     if held(inner, key).await? {
-        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+        return forget(inner, key, lost).await;
     }
     longhaul_storage::fault::point("collect::before_doom");
     write(inner, vec![Put(rows::doomed(key), Bytes::new())]).await?;
     longhaul_storage::fault::point("collect::after_doom");
     if held(inner, key).await? {
-        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+        return forget(inner, key, lost).await;
     }
     let mut gone = vec![
         Delete(rows::snapshot(key)),
         Delete(rows::doomed(key)),
-        forget(),
+        Delete(rows::collect(key)),
     ];
     let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
     if let Some(bytes) = read.await? {
@@ -221,6 +221,21 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
     write(inner, gone).await?;
     longhaul_storage::fault::point("collect::after_rows");
     Ok(())
+}
+
+/// It is held: not looked at again until the next reference is lost, which may have happened since.
+async fn forget(inner: &Arc<Inner>, key: SnapshotKey, lost: Bytes) -> Result<(), Rejection> {
+    write(inner, vec![RowChange::Delete(rows::doomed(key))]).await?;
+    let row = rows::collect(key);
+    let write = Write {
+        conditions: vec![(row.clone(), Condition::Unchanged(lost))],
+        rows: vec![RowChange::Delete(row)],
+        ..Write::default()
+    };
+    match inner.log.append(write).await {
+        Ok(_) | Err(AppendError::Condition { .. }) => Ok(()),
+        Err(e) => Err(refusal(inner, &e)),
+    }
 }
 
 /// Whether anybody holds the snapshot.

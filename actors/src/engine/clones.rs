@@ -73,7 +73,10 @@ impl Drop for Progress {
         let write = Write {
             rows: vec![
                 RowChange::Delete(rows::snapshot_holder(self.key, self.child, CLONE_SEQ)),
-                RowChange::Put(rows::collect(self.key), Bytes::new()),
+                RowChange::Put(
+                    rows::collect(self.key),
+                    rows::lost_reference(self.child, CLONE_SEQ),
+                ),
             ],
             ..Write::default()
         };

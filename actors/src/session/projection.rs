@@ -277,7 +277,8 @@ impl Projection {
         let (was, is) = (self.references(), after.references());
         for (seq, key) in was.iter().filter(|(seq, _)| !is.contains_key(*seq)) {
             out.push(RowChange::Delete(rows::snapshot_holder(*key, id, *seq)));
-            out.push(RowChange::Put(rows::collect(*key), Bytes::new()));
+            let lost = rows::lost_reference(id, *seq);
+            out.push(RowChange::Put(rows::collect(*key), lost));
         }
         for (seq, key) in is.iter().filter(|(seq, _)| !was.contains_key(*seq)) {
             out.push(RowChange::Put(

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{id, refuted, say};
 use crate::cli::args::FollowArgs;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, answer, cause};
 use crate::cli::exit::CliError;
 use crate::cli::follow::{Followed, Follower, Then};
 use crate::cli::output::Output;
@@ -102,7 +103,11 @@ async fn files(client: &Client, session: &str) -> Result<[String; 2], CliError> 
 
 async fn file(client: &Client, session: &str, path: &str) -> Result<String, CliError> {
     let body = json!({ "runtime_id": session, "path": path });
-    let read = client.post("/api/v1/runtimes/read-file", &body).await?;
+    // Reading takes no Idempotency-Key.
+    let request = client.request(Method::POST, "/api/v1/runtimes/read-file");
+    let sent = request.json(&body).send().await;
+    let sent = sent.map_err(|e| CliError::unreachable(client.base(), cause(&e)))?;
+    let read = answer(sent).await?;
     let bytes = read.get("content_base64").and_then(Value::as_str);
     let bytes = BASE64.decode(bytes.unwrap_or_default());
     let text = bytes.map(|b| String::from_utf8_lossy(&b).into_owned());
