@@ -115,7 +115,7 @@ async fn work(url: &str, turns: &str, operated: &str, made: &mut Made) -> Option
     let ask =
         async |method: &str, path: String, body: Value| call(url, method, &path, body).await.ok();
     let said = json!({ "events": [{ "type": "user.message", "content":
-        { "text": format!("head -c 20000 /dev/urandom > r; echo {n} > f") } }] });
+        { "text": format!("head -c 60000 /dev/urandom > r; echo {n} > k{n}; echo {n} > f") } }] });
     ask("POST", format!("/v1/sessions/{turns}/events"), said).await?;
     let text = BASE64.encode(format!("{n}\n"));
     let file = json!({ "runtime_id": operated, "path": "f", "content_base64": text });
