@@ -144,15 +144,6 @@ pub fn collect(id: SnapshotKey) -> Bytes {
     key(COLLECT, &[&id.0])
 }
 
-/// The value of a snapshot's [`collect`] row: the reference that was lost. No two losses have the
-/// same, so that whoever looked after one of them does not take another for it.
-pub fn lost_reference(session: SessionId, seq: u64) -> Bytes {
-    let mut out = BytesMut::with_capacity(24);
-    out.put_slice(&session.0);
-    out.put_u64(seq);
-    out.freeze()
-}
-
 /// A snapshot about to go.
 pub fn doomed(id: SnapshotKey) -> Bytes {
     key(DOOMED, &[&id.0])

@@ -9,6 +9,9 @@
     reason = "a test may panic"
 )]
 
+#[path = "golden/samples.rs"]
+mod samples;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,7 +20,7 @@ use bytes::Bytes;
 use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
-use longhaul_actors::session::decision::Reply;
+use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
 use longhaul_actors::session::history::RunRow;
@@ -27,6 +30,7 @@ use longhaul_actors::session::state::*;
 use longhaul_actors::session::status::Status;
 use longhaul_actors::session::stored::{event_of, new_record};
 use longhaul_storage::{ContentState, Record};
+use samples::*;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -62,144 +66,6 @@ fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
     let found = found.unwrap_or_else(|e| panic!("{name} has no golden file: {e}"));
     assert_eq!(hex(&found), hex(bytes), "the stored form of {name} changed");
     found
-}
-
-fn event_id(seq: u64) -> EventId {
-    EventId::with_seq([0x11; 16], seq)
-}
-
-fn sample_pin() -> Pin {
-    Pin {
-        agent_deployment: DeploymentId([1; 16]),
-        agent_deployment_revision_number: 7,
-        harness_revision: HarnessRevision([2; 16]),
-        sandbox_profile_revision: SandboxRevision([3; 16]),
-        external: true,
-        max_duration_seconds: 120,
-    }
-}
-
-fn usage() -> Usage {
-    Usage {
-        input_tokens: 1,
-        output_tokens: 2,
-        cache_read_tokens: 3,
-        cache_write_tokens: 4,
-        cost_micros: 5,
-    }
-}
-
-fn trigger() -> Trigger {
-    Trigger {
-        kind: TriggerKind::Continuation,
-        event_id: Some(event_id(2)),
-    }
-}
-
-/// A body of every type that has one; the others are opaque.
-fn body(kind: EventType) -> Body {
-    match kind {
-        EventType::SessionCreated => Body::SessionCreated(Box::new(SessionCreated {
-            workspace: WorkspaceRef(WorkspaceId([8; 16])),
-            principal: "ann".into(),
-            pin: sample_pin(),
-            metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!("v"))]),
-            budget: Some(Budget {
-                cost_micros_max: Some(9),
-                tokens_max: None,
-            }),
-        })),
-        EventType::SessionUpdated => Body::SessionUpdated(SessionUpdated {
-            metadata: None,
-            budget: Some(Budget {
-                cost_micros_max: None,
-                tokens_max: Some(10),
-            }),
-        }),
-        EventType::SessionStatus => Body::SessionStatus(SessionStatus {
-            from: Status::Pending,
-            to: Status::Provisioning,
-            reason: "claim".into(),
-        }),
-        EventType::SessionLimitWarning => Body::SessionLimitWarning(SessionLimitWarning {
-            events: 50,
-            events_max: 100,
-            percent: 50,
-        }),
-        EventType::RunQueued => Body::RunQueued(RunQueued {
-            trigger: trigger(),
-            continues: Some(RunId([6; 16])),
-        }),
-        EventType::RunClaimed => Body::RunClaimed(RunClaimed {
-            runner_id: RunnerId([4; 16]),
-            claim_digest: TokenDigest([5; 16]),
-            startup_deadline: 1_060_000,
-            deadline: 1_180_000,
-            resume: ResumePlan::EventLogRebuild {
-                reason: RebuildReason::NoCheckpoint,
-            },
-        }),
-        EventType::RunStarted => Body::RunStarted(RunStarted {
-            resume: ResumePlan::Fresh,
-            agent_deployment: DeploymentId([1; 16]),
-            agent_deployment_revision_number: 7,
-            harness_revision: HarnessRevision([2; 16]),
-            sandbox_profile_revision: SandboxRevision([3; 16]),
-        }),
-        EventType::RunInputsTaken => Body::RunInputsTaken(RunInputsTaken {
-            event_ids: vec![event_id(2), event_id(3)],
-        }),
-        EventType::RunRequeued => Body::RunRequeued(RunRequeued {
-            reason: RequeueReason::Lease,
-            next_attempt: 2,
-            attempts_lost: 1,
-            not_before: 1_001_000,
-        }),
-        EventType::RunParked => Body::RunParked(RunParked {
-            waiting_on: vec![
-                WaitingOn::Question {
-                    question_id: event_id(5),
-                },
-                WaitingOn::Approval {
-                    approval_id: event_id(6),
-                },
-                WaitingOn::ToolUse {
-                    tool_use_id: event_id(7),
-                },
-                WaitingOn::Signal {
-                    signal: "go".into(),
-                    expires_at: Some(1_002_000),
-                },
-                WaitingOn::Budget { budget: true },
-            ],
-            compute: Compute::Held,
-            released_by: None,
-            hold_until: Some(1_300_000),
-            already_in: vec![(0, Some(event_id(8)))],
-        }),
-        EventType::RunSettled => Body::RunSettled(RunSettled {
-            outcome: Outcome::Failed,
-            error: Some(RunError {
-                code: "a.b".into(),
-                message: "c".into(),
-            }),
-            usage: usage(),
-            cost: 5,
-        }),
-        EventType::ItemClosed => Body::ItemClosed(ItemClosed {
-            item_id: event_id(5),
-            state: ItemState::Granted,
-            by: "ann".into(),
-            answer_id: Some(event_id(8)),
-            signal: None,
-        }),
-        EventType::SignalConsumed => Body::SignalConsumed(SignalConsumed {
-            signal_id: event_id(9),
-            name: "go".into(),
-        }),
-        EventType::UsageRecorded => Body::UsageRecorded(usage()),
-        _ => Body::Opaque,
-    }
 }
 
 #[test]
@@ -238,10 +104,13 @@ fn every_event_type_has_a_golden_record() {
             header,
             body,
         };
-        let record = new_record(&NewEvent {
-            event: event.clone(),
-            content: content.clone(),
-        });
+        let record = new_record(
+            &NewEvent {
+                event: event.clone(),
+                content: content.clone(),
+            },
+            false,
+        );
         let name = kind.text();
         let record = Record {
             seq: 4,
@@ -322,6 +191,10 @@ fn state() -> State {
             cost_micros_max: Some(1),
             tokens_max: Some(2),
         }),
+        retention: RetentionPolicy {
+            checkpoint_ttl_s: Some(3_600),
+            zero_data_retention: true,
+        },
     });
     state.status = Status::Waiting;
     state.created_at_ms = 1;
@@ -361,6 +234,7 @@ fn state() -> State {
         hold_until_ms: 8,
         answers: vec![answer()],
         usage: usage(),
+        at: answer(),
     });
     state.last_run = Some(SettledRun {
         id: RunId([7; 16]),
@@ -393,6 +267,19 @@ fn state() -> State {
     });
     state.usage = usage();
     state.ever_started = true;
+    state.started_here = true;
+    state.ever_checkpointed = true;
+    state.forked = Some(Forked {
+        source: SessionId([9; 16]),
+        root: SessionId([10; 16]),
+        boundary_seq: 3,
+        adopted: Some(Adopted {
+            runner: RunnerId([4; 16]),
+            sandbox_ref: "copy-1".into(),
+        }),
+    });
+    state.inherited_usage = usage();
+    state.turns = 3;
     state.warned_percent = 50;
     state
 }
@@ -457,7 +344,42 @@ fn every_stored_row_has_a_golden_form() {
             reply: Some(reply()),
         },
     );
-    let rows = Projection::of(&state()).rows();
+    stored("row.checkpoint", &checkpoint());
+    stored(
+        "row.snapshot",
+        &SnapshotRow {
+            snapshot: snapshot(),
+            kept: Some(longhaul_actors::session::command::Kept {
+                manifest: vec![1, 2, 3],
+                packs: vec![[4; 16]],
+            }),
+        },
+    );
+    stored(
+        "row.member",
+        &Member {
+            id: SessionId([9; 16]),
+            forked: state().forked.expect("a fork"),
+        },
+    );
+    for (name, due) in [
+        ("hold", Due::Hold),
+        ("wait", Due::Wait(1)),
+        ("checkpoint", Due::Checkpoint),
+    ] {
+        stored(
+            &format!("row.timer.{name}"),
+            &TimerRow {
+                due_ms: 7,
+                session: SessionId([9; 16]),
+                seq: 12,
+                due,
+            },
+        );
+    }
+    let mut full = state();
+    full.checkpoints.0.insert(12, checkpoint().into());
+    let rows = Projection::of(&full).rows();
     let mut text = String::new();
     for (key, value) in rows {
         writeln!(text, "{}{}", hex(&key), hex(&value)).expect("a string takes all");
@@ -467,12 +389,12 @@ fn every_stored_row_has_a_golden_form() {
 
 #[test]
 fn keys_sort_as_numbers_do() {
-    let due = |due_ms, parked_seq, wait| {
+    let due = |due_ms, seq, wait: Option<u32>| {
         rows::timer(&TimerRow {
             due_ms,
             session: SessionId([9; 16]),
-            parked_seq,
-            wait,
+            seq,
+            due: wait.map_or(Due::Hold, Due::Wait),
         })
     };
     let ascending = [
@@ -503,6 +425,8 @@ fn keys_sort_as_numbers_do() {
         seqs.windows(2)
             .all(|w| rows::taken(w[0], u64::MAX) < rows::taken(w[1], 0))
     );
+    let checkpoint = |seq| rows::checkpoint(SessionId([9; 16]), seq);
+    assert!(seqs.windows(2).all(|w| checkpoint(w[0]) < checkpoint(w[1])));
     let token = TokenDigest([5; 16]);
     let call = |n| rows::call(SessionId([9; 16]), token, n);
     assert!(seqs.windows(2).all(|w| call(w[0]) < call(w[1])));

@@ -170,10 +170,12 @@ impl Runtime {
                 Some(pin.agent_deployment_revision_number),
             )
             .await?;
+        let retention = self.catalog().retention(grant.workspace).await?;
         let head = json!({
             "claim_token": grant.token.to_string(),
             "session_id": grant.session,
             "workspace": grant.workspace,
+            "zero_data_retention": retention.zero_data_retention,
             "run_id": granted.run,
             "attempt": granted.attempt,
             "continues": granted.continues,

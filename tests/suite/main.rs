@@ -11,6 +11,7 @@
 mod checkpoints;
 mod cli;
 mod embed;
+mod forks;
 mod host;
 mod http;
 mod load;

@@ -148,8 +148,7 @@ async fn drop_dead_clones(inner: &Arc<Inner>) -> Result<(), Rejection> {
             };
             if seq == CLONE_SEQ && !inner.clones.is_open(child) {
                 let gone = RowChange::Delete(holder);
-                let lost = rows::lost_reference(child, seq);
-                let look = RowChange::Put(rows::collect(snapshot), lost);
+                let look = RowChange::Put(rows::collect(snapshot), Bytes::new());
                 write(inner, vec![gone, look]).await?;
             }
         }
@@ -173,30 +172,32 @@ async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
         if page.is_empty() || !inner.is_running() {
             return Ok(());
         }
-        for (key, lost) in page {
+        for (key, _) in page {
             if let Some(id) = key.last_chunk::<16>() {
-                collect_one(inner, SnapshotKey(*id), lost).await?;
+                let done = collect_one(inner, SnapshotKey(*id)).await;
+                // One that cannot be collected does not stand in the way of the others.
+                if let Err(why) = done {
+                    tracing::warn!(%why, "collecting a snapshot; it is tried again");
+                }
             }
         }
     }
 }
 
-async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey, lost: Bytes) -> Result<(), Rejection> {
+async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejection> {
     use RowChange::{Delete, Put};
-    if held(inner, key).await? {
-        return forget(inner, key, lost).await;
+    let gone = || vec![Delete(rows::doomed(key)), Delete(rows::collect(key))];
+    if let Some(holder) = holder(inner, key).await? {
+        return keep(inner, gone(), holder).await;
     }
     longhaul_storage::fault::point("collect::before_doom");
     write(inner, vec![Put(rows::doomed(key), Bytes::new())]).await?;
     longhaul_storage::fault::point("collect::after_doom");
-    if held(inner, key).await? {
-        return forget(inner, key, lost).await;
+    if let Some(holder) = holder(inner, key).await? {
+        return keep(inner, gone(), holder).await;
     }
-    let mut gone = vec![
-        Delete(rows::snapshot(key)),
-        Delete(rows::doomed(key)),
-        Delete(rows::collect(key)),
-    ];
+    let mut rows = gone();
+    rows.push(Delete(rows::snapshot(key)));
     let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
     if let Some(bytes) = read.await? {
         let row: SnapshotRow = codec::decode(&bytes).map_err(|e| {
@@ -216,30 +217,15 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey, lost: Bytes) -> Resul
         }
         longhaul_storage::fault::point("collect::after_bytes");
         let packs = row.kept.into_iter().flat_map(|k| k.packs);
-        gone.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
+        rows.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
     }
-    write(inner, gone).await?;
+    write(inner, rows).await?;
     longhaul_storage::fault::point("collect::after_rows");
     Ok(())
 }
 
-/// It is held: not looked at again until the next reference is lost, which may have happened since.
-async fn forget(inner: &Arc<Inner>, key: SnapshotKey, lost: Bytes) -> Result<(), Rejection> {
-    write(inner, vec![RowChange::Delete(rows::doomed(key))]).await?;
-    let row = rows::collect(key);
-    let write = Write {
-        conditions: vec![(row.clone(), Condition::Unchanged(lost))],
-        rows: vec![RowChange::Delete(row)],
-        ..Write::default()
-    };
-    match inner.log.append(write).await {
-        Ok(_) | Err(AppendError::Condition { .. }) => Ok(()),
-        Err(e) => Err(refusal(inner, &e)),
-    }
-}
-
-/// Whether anybody holds the snapshot.
-async fn held(inner: &Arc<Inner>, key: SnapshotKey) -> Result<bool, Rejection> {
+/// The key of one reference to the snapshot, if there is any.
+async fn holder(inner: &Arc<Inner>, key: SnapshotKey) -> Result<Option<Bytes>, Rejection> {
     let one = PageLimit {
         items_max: 1,
         ..PAGE
@@ -247,7 +233,21 @@ async fn held(inner: &Arc<Inner>, key: SnapshotKey) -> Result<bool, Rejection> {
     let read = inner.read(Class::Page, move |view| {
         view.rows(&rows::snapshot_holders(key), None, Order::Asc, one)
     });
-    Ok(!read.await?.is_empty())
+    Ok(read.await?.into_iter().next().map(|(key, _)| key))
+}
+
+/// Takes a snapshot off the list while this holder is there. Should it have gone meanwhile, the
+/// snapshot stays on the list, for its commit put it there: it is looked at again.
+async fn keep(inner: &Arc<Inner>, rows: Vec<RowChange>, holder: Bytes) -> Result<(), Rejection> {
+    let write = Write {
+        rows,
+        conditions: vec![(holder, Condition::Present)],
+        ..Write::default()
+    };
+    match inner.log.append(write).await {
+        Ok(_) | Err(AppendError::Condition { .. }) => Ok(()),
+        Err(e) => Err(refusal(inner, &e)),
+    }
 }
 
 async fn write(inner: &Arc<Inner>, rows: Vec<RowChange>) -> Result<(), Rejection> {

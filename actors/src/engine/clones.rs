@@ -29,12 +29,15 @@ const TEXT_BYTES_MAX: usize = 4_096;
 /// What a runner made of a copy.
 type Verdict = Result<String, String>;
 
+/// A runner's answer: who, what, and where to say what became of the fork.
+type Heard = (RunnerId, Verdict, oneshot::Sender<Result<(), Rejection>>);
+
 struct Open {
     workspace: WorkspaceRef,
     child: SessionId,
     /// Who was told of it.
     runner: Option<RunnerId>,
-    verdict: oneshot::Sender<(RunnerId, Verdict, oneshot::Sender<Result<(), Rejection>>)>,
+    verdict: oneshot::Sender<Heard>,
 }
 
 /// Copies in progress.
@@ -73,10 +76,7 @@ impl Drop for Progress {
         let write = Write {
             rows: vec![
                 RowChange::Delete(rows::snapshot_holder(self.key, self.child, CLONE_SEQ)),
-                RowChange::Put(
-                    rows::collect(self.key),
-                    rows::lost_reference(self.child, CLONE_SEQ),
-                ),
+                RowChange::Put(rows::collect(self.key), Bytes::new()),
             ],
             ..Write::default()
         };

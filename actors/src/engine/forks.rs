@@ -14,7 +14,7 @@ use crate::ids::{CheckpointId, CloneToken, EventId, SessionId};
 use crate::limits::PAGE_BYTES_MAX;
 use crate::reader::Class;
 use crate::rows;
-use crate::session::actor::{checkpoints, recover, state_at};
+use crate::session::actor::{checkpoints, state_at};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
 use crate::session::decision::SnapshotRow;
@@ -44,6 +44,16 @@ pub struct ForkRequest {
     pub principal: Option<String>,
     /// The child's pairs; `None` = the source's.
     pub metadata: Option<Map<String, Value>>,
+}
+
+/// The place that was selected.
+struct Boundary {
+    /// The source, folded up to there.
+    source: Box<State>,
+    /// The first session of its family.
+    root: SessionId,
+    /// The checkpoint that was selected.
+    checkpoint: Option<Checkpoint>,
 }
 
 /// Where two sessions part.
@@ -76,7 +86,11 @@ impl Engine {
     /// those of [`Engine::command`].
     pub async fn fork(&self, ask: ForkRequest) -> Result<Answer, Rejection> {
         let child = self.new_session_id();
-        let (source, checkpoint) = self.boundary(&ask).await?;
+        let Boundary {
+            source,
+            root,
+            checkpoint,
+        } = self.boundary(&ask).await?;
         let copied = match &checkpoint {
             Some(c) => self.disk_for(child, &source, c).await?,
             None => None,
@@ -85,6 +99,7 @@ impl Engine {
         let fork = Fork {
             request: ask.request,
             source,
+            root,
             selector: ask.selector,
             principal: ask.principal,
             metadata: ask.metadata,
@@ -142,18 +157,20 @@ impl Engine {
     }
 
     /// The source at the selected place, and the checkpoint that was selected.
-    async fn boundary(
-        &self,
-        ask: &ForkRequest,
-    ) -> Result<(Box<State>, Option<Checkpoint>), Rejection> {
+    async fn boundary(&self, ask: &ForkRequest) -> Result<Boundary, Rejection> {
         let (workspace, source) = (ask.request.workspace, ask.source);
         if ask.selector == Selector::Head {
-            return Ok((self.state(workspace, source).await?, None));
+            let state = self.state(workspace, source).await?;
+            return Ok(Boundary {
+                root: state.forked.as_ref().map_or(source, |f| f.root),
+                source: state,
+                checkpoint: None,
+            });
         }
         let selector = ask.selector;
         let now_ms = self.inner.door.clock.wall_ms();
         let read = self.inner.read(Class::Session, move |view| {
-            let (head, _) = here(view, workspace, source)?;
+            let (head, row) = here(view, workspace, source)?;
             let (seq, checkpoint) = match selector {
                 Selector::Head => (head.last_seq, None),
                 Selector::Seq(seq) => (seq, None),
@@ -175,8 +192,11 @@ impl Engine {
             {
                 return Ok(Err(why));
             }
-            let state = Box::new(state_at(view, source, seq)?);
-            Ok(Ok((state, checkpoint)))
+            Ok(Ok(Boundary {
+                source: Box::new(state_at(view, source, seq)?),
+                root: row.root.unwrap_or(source),
+                checkpoint,
+            }))
         });
         read.await.map_err(|e| named(e, source))?
     }
@@ -245,11 +265,8 @@ impl Engine {
         session: SessionId,
     ) -> Result<(Vec<FamilyMember>, bool), Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            here(view, workspace, session)?;
-            let root = recover(view, session)?
-                .state
-                .forked
-                .map_or(session, |f| f.root);
+            let (_, row) = here(view, workspace, session)?;
+            let root = row.root.unwrap_or(session);
             let mut members = vec![member(view, workspace, root, None)?];
             let limit = PageLimit {
                 items_max: FAMILY_MEMBERS_MAX,

@@ -1,9 +1,12 @@
 //! The engine as a whole, on the log in memory and a clock by hand.
 
 mod batches;
+mod checkpoints;
 mod claims;
 mod faults;
 mod following;
+mod forks;
 mod kit;
 mod life;
 mod random;
+mod snapshots;

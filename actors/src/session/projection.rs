@@ -56,6 +56,8 @@ pub struct SessionRow {
     pub metadata_json: String,
     /// When it was admitted, milliseconds.
     pub created_at_ms: i64,
+    /// The first session of its family, if it is a fork.
+    pub root: Option<SessionId>,
 }
 
 /// A session with a live run: what start-up needs to go on.
@@ -202,6 +204,7 @@ impl Projection {
             status: state.status,
             metadata_json: about.metadata_json.clone(),
             created_at_ms: state.created_at_ms,
+            root: state.forked.as_ref().map(|f| f.root),
         };
         let live = state.run.as_ref().map(|run| LiveRow {
             session: state.id,
@@ -277,8 +280,7 @@ impl Projection {
         let (was, is) = (self.references(), after.references());
         for (seq, key) in was.iter().filter(|(seq, _)| !is.contains_key(*seq)) {
             out.push(RowChange::Delete(rows::snapshot_holder(*key, id, *seq)));
-            let lost = rows::lost_reference(id, *seq);
-            out.push(RowChange::Put(rows::collect(*key), lost));
+            out.push(RowChange::Put(rows::collect(*key), Bytes::new()));
         }
         for (seq, key) in is.iter().filter(|(seq, _)| !was.contains_key(*seq)) {
             out.push(RowChange::Put(

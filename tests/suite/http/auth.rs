@@ -64,6 +64,8 @@ fn body(path: &str) -> serde_json::Value {
         p if p.ends_with("}/events") => {
             json!({ "events": [{ "type": "agent.message", "content": { "text": "x" } }] })
         }
+        p if p.ends_with("/fork") => json!({ "from": { "head": true } }),
+        p if p.ends_with("/pin") => json!({ "pinned": true }),
         p if p.ends_with("/settle") => json!({ "outcome": "succeeded" }),
         p if p.ends_with("/park") => {
             json!({ "waiting_on": [{ "signal": "x" }], "compute": "released" })
@@ -217,7 +219,7 @@ async fn a_runner_has_a_token_of_its_own() {
     let last = site.get("/v1/sessions").await;
     assert!(last.status == 401 || token.ends_with('0'));
     act_as(&mut site, &token);
-    site.delete(&format!("/v1/runners/{own}")).await.must(200);
+    site.delete(&format!("/v1/runners/{own}")).await.must(204);
     site.get("/v1/sessions")
         .await
         .code(401, "auth.token_invalid");

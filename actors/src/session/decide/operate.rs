@@ -17,7 +17,7 @@ use crate::session::facts::Facts;
 use crate::session::operation::{
     Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
-use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat};
+use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -82,6 +82,9 @@ fn begin(
     open(&draft)?;
     let now_ms = draft.env.now_ms;
     check(state, kind, now_ms)?;
+    if matches!(kind, OperationKind::Checkpoint | OperationKind::Pause) {
+        checkpoint::allowed(state)?;
+    }
     checkpoint::expire(&mut draft, None);
     let state = draft.state();
     if kind == OperationKind::Resume {
@@ -173,6 +176,7 @@ fn add(draft: &mut Draft<'_>, new: &NewCheckpoint, kind: CheckpointKind) -> Opti
         },
         run: None,
         turn: state.turns,
+        usage: Usage::default(),
     };
     checkpoint::add(draft, new, &stands)
 }
