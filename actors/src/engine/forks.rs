@@ -333,7 +333,8 @@ fn shared(a: &StreamHead, b: &StreamHead) -> u64 {
     through.min(a.last_seq).min(b.last_seq)
 }
 
-fn no_checkpoint(id: CheckpointId) -> Rejection {
+/// What is said of a checkpoint that is not listed, or another workspace's.
+pub fn no_checkpoint(id: CheckpointId) -> Rejection {
     Rejection::new(
         Code::CheckpointNotFound,
         format!("there is no checkpoint {id} here"),
