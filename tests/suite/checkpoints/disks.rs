@@ -153,13 +153,16 @@ fn corrupt(pack: &Path) {
     std::fs::write(pack, bytes).unwrap();
 }
 
+/// What is done to a pack.
+type Damage = fn(&Path);
+
 fn remove(pack: &Path) {
     std::fs::remove_file(pack).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_does_not_verify_is_rejected_once_and_never_given_as_an_empty_one() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    let damages: [(&str, Damage); 4] = [
         ("blank", blank),
         ("shorten", shorten),
         ("corrupt", corrupt),

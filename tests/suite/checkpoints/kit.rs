@@ -205,8 +205,11 @@ pub(super) fn assert_same(wanted: &Path, found: &Path, what: &str) {
     assert_eq!(wanted, found, "{what}: names, kinds, modes, times");
 }
 
-/// Name, kind and mode, time, length and target of every entry.
-fn walk(root: &Path) -> Vec<(Vec<u8>, u32, i64, i64, u64, Option<PathBuf>)> {
+/// Name, kind and mode, time, length and target of one entry.
+type Seen = (Vec<u8>, u32, i64, i64, u64, Option<PathBuf>);
+
+/// Every entry.
+fn walk(root: &Path) -> Vec<Seen> {
     let (mut all, mut open) = (Vec::new(), vec![root.to_owned()]);
     while let Some(path) = open.pop() {
         let about = path.symlink_metadata().unwrap();
