@@ -1,13 +1,14 @@
 //! Forks whose disk a runner elsewhere has to copy.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use longhaul::load::server::ServerProcess;
 use longhaul_actors::rows;
 use longhaul_storage::{Log, Options, Order, PageLimit, RocksLog, read};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::kit::*;
 use crate::support::{Server, call, id, spec};

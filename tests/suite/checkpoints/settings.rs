@@ -1,8 +1,9 @@
 //! The settings of retention, forks, waiting and attached sandboxes do what they say.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::clones::{Elsewhere, elsewhere};
 use super::kit::*;
