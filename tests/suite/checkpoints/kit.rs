@@ -205,26 +205,29 @@ pub(super) fn assert_same(wanted: &Path, found: &Path, what: &str) {
     assert_eq!(wanted, found, "{what}: names, kinds, modes, times");
 }
 
-/// Name, kind and mode, time, length and target of one entry.
-type Seen = (Vec<u8>, u32, i64, i64, u64, Option<PathBuf>);
+/// What is known of a name, but for the contents.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    name: Vec<u8>,
+    kind_and_mode: u32,
+    modified: (i64, i64),
+    /// `None` = a folder: its length is the file system's business.
+    bytes: Option<u64>,
+    target: Option<PathBuf>,
+}
 
-/// Every entry.
-fn walk(root: &Path) -> Vec<Seen> {
+fn walk(root: &Path) -> Vec<Named> {
     let (mut all, mut open) = (Vec::new(), vec![root.to_owned()]);
     while let Some(path) = open.pop() {
         let about = path.symlink_metadata().unwrap();
         let name = path.strip_prefix(root).unwrap();
-        // The length of a folder is the file system's business.
-        let length = if about.is_dir() { 0 } else { about.len() };
-        let target = about.is_symlink().then(|| path.read_link().unwrap());
-        all.push((
-            name.as_os_str().as_bytes().to_vec(),
-            about.mode(),
-            about.mtime(),
-            about.mtime_nsec(),
-            length,
-            target,
-        ));
+        all.push(Named {
+            name: name.as_os_str().as_bytes().to_vec(),
+            kind_and_mode: about.mode(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            bytes: (!about.is_dir()).then_some(about.len()),
+            target: about.is_symlink().then(|| path.read_link().unwrap()),
+        });
         if about.is_dir() {
             open.extend(std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
         }

@@ -138,6 +138,7 @@ async fn absent_and_foreign_look_alike() {
         let mut answers = Vec::new();
         for id in [&real, &none] {
             let mut path = route.path.replace("{id}", id).replace("{revision}", "1");
+            path = path.replace("{checkpoint}", &absent("ckpt_"));
             if path.ends_with("/diff") {
                 path.push_str(&format!("?against={session}"));
             }

@@ -10,6 +10,8 @@ use longhaul_storage::{
 };
 use serde_json::{Value, json};
 
+mod runtimes;
+
 use super::kit::{Answer, Site, absent, config, external, id, runner};
 
 /// Codes that no request of this test gets, and where they are tested instead.
@@ -47,27 +49,27 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "runtime.checkpoint_rejected",
-        "a snapshot that does not verify: tests of decisions",
+        "checkpoints/disks.rs: needs packs that were damaged",
     ),
     (
         "runtime.snapshot_deleted",
-        "a snapshot deleted by its owner: tests of decisions",
+        "checkpoints/disks.rs: needs a snapshot that was deleted",
     ),
     (
         "runtime.no_eligible_runner",
-        "copies by runners elsewhere: tests of the engine",
+        "checkpoints/clones.rs: needs a runner that copies",
     ),
     (
         "runtime.clone_timeout",
-        "copies by runners elsewhere: tests of the engine",
+        "checkpoints/clones.rs: needs a runner that copies",
     ),
     (
         "runtime.clone_failed",
-        "copies by runners elsewhere: tests of the engine",
+        "checkpoints/clones.rs: needs a runner that copies",
     ),
     (
         "clone.not_found",
-        "copies by runners elsewhere: tests of the engine",
+        "checkpoints/clones.rs: needs a runner that copies",
     ),
     (
         "runtime.turn_deadline_exceeded",
@@ -157,6 +159,7 @@ async fn every_code_is_provoked() {
     sessions(&mut seen).await;
     runs(&mut seen).await;
     limits(&mut seen).await;
+    runtimes::provoke(&mut seen).await;
     faults(&mut seen).await;
     let elsewhere: BTreeSet<String> = ELSEWHERE.iter().map(|(c, _)| (*c).to_owned()).collect();
     let all: BTreeSet<String> = Code::ALL.iter().map(|c| c.text().to_owned()).collect();
