@@ -17,6 +17,7 @@ pub mod harness;
 pub mod history;
 pub mod http;
 mod inprocess;
+mod keep;
 pub mod protocol;
 pub mod remote;
 pub mod sandbox;

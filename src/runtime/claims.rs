@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::clones::CloneOffer;
@@ -170,6 +172,10 @@ impl Runtime {
                 Some(pin.agent_deployment_revision_number),
             )
             .await?;
+        let mut resume = json!(granted.resume);
+        if let (Some(blob), Some(Value::Object(from))) = (&granted.blob, resume.get_mut("resume")) {
+            from.insert("data_base64".to_owned(), STANDARD.encode(blob).into());
+        }
         let head = json!({
             "claim_token": grant.token.to_string(),
             "session_id": grant.session,
@@ -181,7 +187,7 @@ impl Runtime {
             "beat_ms": self.config().runs.beat_s.saturating_mul(1_000),
             "startup_deadline": rfc3339(granted.startup_deadline_ms),
             "deadline": rfc3339(granted.deadline_ms),
-            "resume": granted.resume,
+            "resume": resume,
             "inputs_next_after": grant.inputs_next_after,
         });
         let mut out = head.to_string();

@@ -525,6 +525,7 @@ fn new_checkpoint(
         snapshot,
         kept,
         resume: ResumeFrom::RebuildFromLog,
+        blob: None,
         name: named.name.clone(),
         metadata_json: Value::Object(named.metadata.clone()).to_string(),
         cursor: None,

@@ -1,6 +1,7 @@
 //! The runner as users meet it: inside the server, and as `longhaul runner` elsewhere.
 
 mod builtin;
+mod checkpoints;
 mod host;
 mod remote;
 mod tree;

@@ -1,5 +1,6 @@
 //! Forks of sessions, and how two sessions or a whole family compare.
 
+use bytes::Bytes;
 use longhaul_storage::{Order, PageLimit, ReadError, StreamHead, StreamId, View};
 use serde_json::{Map, Value, json};
 
@@ -15,10 +16,11 @@ use crate::limits::PAGE_BYTES_MAX;
 use crate::reader::Class;
 use crate::rows;
 use crate::session::actor::{checkpoints, recover, state_at};
+use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{Selector, WorkspaceRef};
+use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
 use crate::session::state::State;
 use crate::session::stored::header_of;
@@ -76,7 +78,11 @@ impl Engine {
     /// those of [`Engine::command`].
     pub async fn fork(&self, ask: ForkRequest) -> Result<Answer, Rejection> {
         let child = self.new_session_id();
-        let (source, checkpoint) = self.boundary(&ask).await?;
+        let Boundary {
+            source,
+            checkpoint,
+            blob,
+        } = self.boundary(&ask).await?;
         let copied = match &checkpoint {
             Some(c) => self.disk_for(child, &source, c).await?,
             None => None,
@@ -91,6 +97,7 @@ impl Engine {
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,
+                    blob,
                     adopted,
                 })
             }),
@@ -142,13 +149,14 @@ impl Engine {
     }
 
     /// The source at the selected place, and the checkpoint that was selected.
-    async fn boundary(
-        &self,
-        ask: &ForkRequest,
-    ) -> Result<(Box<State>, Option<Checkpoint>), Rejection> {
+    async fn boundary(&self, ask: &ForkRequest) -> Result<Boundary, Rejection> {
         let (workspace, source) = (ask.request.workspace, ask.source);
         if ask.selector == Selector::Head {
-            return Ok((self.state(workspace, source).await?, None));
+            return Ok(Boundary {
+                source: self.state(workspace, source).await?,
+                checkpoint: None,
+                blob: None,
+            });
         }
         let selector = ask.selector;
         let now_ms = self.inner.door.clock.wall_ms();
@@ -175,8 +183,19 @@ impl Engine {
             {
                 return Ok(Err(why));
             }
-            let state = Box::new(state_at(view, source, seq)?);
-            Ok(Ok((state, checkpoint)))
+            let blob = match checkpoint.as_ref().map(|c| blob_of(view, source, c)) {
+                Some(Err(Unverified::Read(e))) => return Err(e),
+                Some(Err(Unverified::Blob(why))) => {
+                    return Ok(Err(Rejection::new(Code::CheckpointRejected, why)));
+                }
+                Some(Ok(blob)) => blob,
+                None => None,
+            };
+            Ok(Ok(Boundary {
+                source: Box::new(state_at(view, source, seq)?),
+                checkpoint,
+                blob,
+            }))
         });
         read.await.map_err(|e| named(e, source))?
     }
@@ -314,6 +333,35 @@ fn shared(a: &StreamHead, b: &StreamHead) -> u64 {
         }
     }
     through.min(a.last_seq).min(b.last_seq)
+}
+
+/// Where a fork begins.
+struct Boundary {
+    source: Box<State>,
+    checkpoint: Option<Checkpoint>,
+    /// The checkpoint's resume blob.
+    blob: Option<Bytes>,
+}
+
+enum Unverified {
+    Read(ReadError),
+    Blob(String),
+}
+
+/// The resume blob of a checkpoint that has one.
+fn blob_of(
+    view: &dyn View,
+    session: SessionId,
+    c: &Checkpoint,
+) -> Result<Option<Bytes>, Unverified> {
+    let resume = &c.created.resume;
+    if *resume == ResumeFrom::RebuildFromLog {
+        return Ok(None);
+    }
+    let row = view.row(&rows::blob(session, c.seq));
+    let bytes = row.map_err(Unverified::Read)?;
+    blob::verify(resume, bytes.as_deref()).map_err(Unverified::Blob)?;
+    Ok(bytes)
 }
 
 fn no_checkpoint(id: CheckpointId) -> Rejection {

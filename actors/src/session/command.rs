@@ -124,6 +124,8 @@ pub struct Fork {
 pub struct ForkedDisk {
     /// The source's checkpoint.
     pub checkpoint: CheckpointCreated,
+    /// Its resume blob, verified.
+    pub blob: Option<Bytes>,
     /// The copy that a runner made, by its own name, and which runner.
     pub adopted: Option<Adopted>,
 }
@@ -148,6 +150,8 @@ pub struct NewCheckpoint {
     pub kept: Option<Kept>,
     /// How the harness gets its own state back.
     pub resume: ResumeFrom,
+    /// The bytes of a blob, as `resume` describes them.
+    pub blob: Option<Bytes>,
     /// For people.
     pub name: Option<String>,
     /// Caller's pairs, checked; JSON.
