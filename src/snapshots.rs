@@ -127,47 +127,42 @@ impl Snapshots {
     }
 
     /// Takes a snapshot of `folder` on top of `base`, the snapshot it was made from or last taken
-    /// as. An unchanged folder gives the same snapshot again, unless a `fresh` one is asked
-    /// for. Blocking.
+    /// as, and leaves the new one there. An unchanged folder gives the same snapshot again, unless
+    /// a `fresh` one is asked for. Blocking.
     ///
     /// # Errors
     /// See [`VaultError`]; `base` is as it was.
     pub fn take(
         &self,
         folder: &Path,
-        mut base: Option<Base>,
+        base: &mut Option<Base>,
         fresh: bool,
-    ) -> Result<Base, (VaultError, Option<Base>)> {
+    ) -> Result<(), VaultError> {
         let pack = PackId(self.door.ids.secret());
         let cache = base.as_mut().map(|b| std::mem::take(&mut b.cache));
         let mut cache = cache.unwrap_or_default();
         let parent = base.as_ref().and_then(|b| b.manifest.as_ref());
-        let taken = match self.store.take(pack, folder, parent, &mut cache) {
-            Ok(taken) => taken,
-            Err(e) => {
-                if let Some(base) = &mut base {
-                    base.cache = cache;
-                }
-                return Err((e.into(), base));
-            }
-        };
+        let taken = self.store.take(pack, folder, parent, &mut cache);
+        if let Some(base) = base.as_mut() {
+            base.cache = std::mem::take(&mut cache);
+        }
+        let taken = taken?;
         if taken.skipped_count > 0 {
             tracing::warn!(
                 count = taken.skipped_count,
-                first = ?taken.skipped.first(),
                 "sockets, devices and the like are not part of a snapshot"
             );
         }
-        let pin = self.store.pin(&taken.manifest);
-        if let Some(base) = base.filter(|_| taken.unchanged && !fresh) {
-            return Ok(Base {
-                cache,
-                _pin: Some(pin),
-                ..base
-            });
+        let pin = Some(self.store.pin(&taken.manifest));
+        if let Some(base) = base.as_mut().filter(|_| taken.unchanged && !fresh) {
+            base._pin = pin;
+            return Ok(());
+        }
+        if let Some(base) = base.take() {
+            cache = base.cache;
         }
         let manifest = taken.manifest.clone();
-        Ok(Base {
+        *base = Some(Base {
             reference: self.reference(manifest.logical_bytes),
             kept: Kept {
                 manifest: manifest.encode(),
@@ -175,8 +170,9 @@ impl Snapshots {
             },
             manifest: Some(manifest),
             cache,
-            _pin: Some(pin),
-        })
+            _pin: pin,
+        });
+        Ok(())
     }
 
     /// The snapshot of a folder that nothing was put into.

@@ -115,6 +115,7 @@ codes! {
     SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
     NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
     CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
+    ZeroDataRetention = "runtime.zero_data_retention", 409, Refused, "The workspace keeps nothing, so there are no checkpoints.", "Use a workspace without zero_data_retention.";
     SessionBusy = "runtime.session_busy", 409, Full, "A turn or another operation is under way.", "Try again after Retry-After.";
     AlreadyPaused = "runtime.already_paused", 409, Refused, "The runtime is paused already.", "Resume it first.";
     NotPaused = "runtime.not_paused", 409, Refused, "The runtime is not paused.", "Only a paused runtime is resumed; a parked run is answered.";

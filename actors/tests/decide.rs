@@ -9,16 +9,26 @@
 #[path = "decide/kit.rs"]
 mod kit;
 
+#[path = "decide/checkpoints.rs"]
+mod checkpoints;
 #[path = "decide/claims.rs"]
 mod claims;
+#[path = "decide/families.rs"]
+mod families;
+#[path = "decide/forks.rs"]
+mod forks;
 #[path = "decide/input.rs"]
 mod input;
 #[path = "decide/limits.rs"]
 mod limits;
+#[path = "decide/lineage.rs"]
+mod lineage;
 #[path = "decide/parks.rs"]
 mod parks;
 #[path = "decide/people.rs"]
 mod people;
+#[path = "decide/plans.rs"]
+mod plans;
 #[path = "decide/random.rs"]
 mod random;
 #[path = "decide/turns.rs"]

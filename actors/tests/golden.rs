@@ -17,7 +17,8 @@ use bytes::Bytes;
 use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
-use longhaul_actors::session::decision::Reply;
+use longhaul_actors::session::checkpoints::{Checkpoint, SnapshotState};
+use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
 use longhaul_actors::session::history::RunRow;
@@ -96,6 +97,54 @@ fn trigger() -> Trigger {
     }
 }
 
+fn snapshot() -> SnapshotRef {
+    SnapshotRef {
+        id: "snap_1".into(),
+        provider: "dir".into(),
+        retention: Retention::Platform,
+        runner_id: Some(RunnerId([4; 16])),
+        bytes: 4_096,
+    }
+}
+
+fn checkpoint_created() -> CheckpointCreated {
+    CheckpointCreated {
+        checkpoint_id: CheckpointId([12; 16]),
+        kind: CheckpointKind::Explicit,
+        run_id: Some(RunId([6; 16])),
+        parent_checkpoint_id: Some(CheckpointId([11; 16])),
+        through_sequence: 3,
+        through_event_id: event_id(3),
+        harness_revision: HarnessRevision([2; 16]),
+        sandbox_profile_revision: SandboxRevision([3; 16]),
+        agent_deployment: DeploymentId([1; 16]),
+        agent_deployment_revision_number: 7,
+        name: Some("before".into()),
+        metadata_json: r#"{"k":1}"#.into(),
+        turn: 2,
+        cumulative_usage: usage(),
+        cursor: Some("c".into()),
+        resume: ResumeFrom::Blob {
+            size: 10,
+            digest: "00ff".into(),
+        },
+        snapshot: snapshot(),
+        generation: 1,
+        expires_at_ms: 2_000_000,
+    }
+}
+
+fn checkpoint() -> Checkpoint {
+    Checkpoint {
+        seq: 12,
+        created_at_ms: 1_000_000,
+        created: checkpoint_created(),
+        pinned: true,
+        snapshot_state: SnapshotState::Live,
+        rejected: Some("its digest differs".into()),
+    }
+}
+
 /// A body of every type that has one; the others are opaque.
 fn body(kind: EventType) -> Body {
     match kind {
@@ -108,7 +157,37 @@ fn body(kind: EventType) -> Body {
                 cost_micros_max: Some(9),
                 tokens_max: None,
             }),
+            checkpoint_ttl_s: Some(3_600),
         })),
+        EventType::SessionForked => Body::SessionForked(Box::new(SessionForked {
+            source_session_id: SessionId([9; 16]),
+            root_session_id: SessionId([10; 16]),
+            selector: Selector::CheckpointId(CheckpointId([12; 16])),
+            boundary_seq: 3,
+            boundary_event_id: event_id(3),
+            principal: "ann".into(),
+            metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!("v"))]),
+        })),
+        EventType::CheckpointCreated => Body::CheckpointCreated(Box::new(checkpoint_created())),
+        EventType::CheckpointFailed => Body::CheckpointFailed(CheckpointFailed {
+            kind: CheckpointKind::Settle,
+            reason: "the disk is full".into(),
+        }),
+        EventType::CheckpointRejected => Body::CheckpointRejected(CheckpointRejected {
+            checkpoint_id: CheckpointId([12; 16]),
+            reason: "its digest differs".into(),
+        }),
+        EventType::CheckpointPinned => Body::CheckpointPinned(CheckpointPinned {
+            checkpoint_id: CheckpointId([12; 16]),
+            pinned: true,
+        }),
+        EventType::CheckpointExpired => Body::CheckpointExpired(CheckpointExpired {
+            checkpoint_id: CheckpointId([12; 16]),
+        }),
+        EventType::CheckpointDeleted => Body::CheckpointDeleted(CheckpointDeleted {
+            checkpoint_id: CheckpointId([12; 16]),
+            what: DeletedWhat::Snapshot,
+        }),
         EventType::SessionUpdated => Body::SessionUpdated(SessionUpdated {
             metadata: None,
             budget: Some(Budget {
@@ -137,10 +216,19 @@ fn body(kind: EventType) -> Body {
             deadline: 1_180_000,
             resume: ResumePlan::EventLogRebuild {
                 reason: RebuildReason::NoCheckpoint,
+                missing: vec![(3, 4)],
             },
         }),
         EventType::RunStarted => Body::RunStarted(RunStarted {
-            resume: ResumePlan::Fresh,
+            resume: ResumePlan::Checkpoint {
+                id: CheckpointId([12; 16]),
+                snapshot: snapshot(),
+                resume: ResumeFrom::RebuildFromLog,
+                through_sequence: 3,
+                events_after: 1,
+                missing: Vec::new(),
+                sandbox_ref: Some("sbx".into()),
+            },
             agent_deployment: DeploymentId([1; 16]),
             agent_deployment_revision_number: 7,
             harness_revision: HarnessRevision([2; 16]),
@@ -322,6 +410,7 @@ fn state() -> State {
             cost_micros_max: Some(1),
             tokens_max: Some(2),
         }),
+        checkpoint_ttl_s: Some(3_600),
     });
     state.status = Status::Waiting;
     state.created_at_ms = 1;
@@ -361,6 +450,7 @@ fn state() -> State {
         hold_until_ms: 8,
         answers: vec![answer()],
         usage: usage(),
+        at: answer(),
     });
     state.last_run = Some(SettledRun {
         id: RunId([7; 16]),
@@ -393,6 +483,15 @@ fn state() -> State {
     });
     state.usage = usage();
     state.ever_started = true;
+    state.started_here = true;
+    state.ever_checkpointed = true;
+    state.forked = Some(Forked {
+        source: SessionId([9; 16]),
+        root: SessionId([10; 16]),
+        boundary_seq: 3,
+    });
+    state.inherited_usage = usage();
+    state.turns = 3;
     state.warned_percent = 50;
     state
 }
@@ -457,7 +556,39 @@ fn every_stored_row_has_a_golden_form() {
             reply: Some(reply()),
         },
     );
-    let rows = Projection::of(&state()).rows();
+    stored("row.checkpoint", &checkpoint());
+    stored(
+        "row.snapshot",
+        &SnapshotRow {
+            snapshot: snapshot(),
+            manifest: vec![1, 2, 3],
+        },
+    );
+    stored(
+        "row.member",
+        &Member {
+            id: SessionId([9; 16]),
+            forked: state().forked.expect("a fork"),
+        },
+    );
+    for (name, due) in [
+        ("hold", Due::Hold),
+        ("wait", Due::Wait(1)),
+        ("checkpoint", Due::Checkpoint),
+    ] {
+        stored(
+            &format!("row.timer.{name}"),
+            &TimerRow {
+                due_ms: 7,
+                session: SessionId([9; 16]),
+                seq: 12,
+                due,
+            },
+        );
+    }
+    let mut full = state();
+    full.checkpoints.0.insert(12, checkpoint().into());
+    let rows = Projection::of(&full).rows();
     let mut text = String::new();
     for (key, value) in rows {
         writeln!(text, "{}{}", hex(&key), hex(&value)).expect("a string takes all");
@@ -467,12 +598,12 @@ fn every_stored_row_has_a_golden_form() {
 
 #[test]
 fn keys_sort_as_numbers_do() {
-    let due = |due_ms, parked_seq, wait| {
+    let due = |due_ms, seq, wait: Option<u32>| {
         rows::timer(&TimerRow {
             due_ms,
             session: SessionId([9; 16]),
-            parked_seq,
-            wait,
+            seq,
+            due: wait.map_or(Due::Hold, Due::Wait),
         })
     };
     let ascending = [
@@ -503,6 +634,8 @@ fn keys_sort_as_numbers_do() {
         seqs.windows(2)
             .all(|w| rows::taken(w[0], u64::MAX) < rows::taken(w[1], 0))
     );
+    let checkpoint = |seq| rows::checkpoint(SessionId([9; 16]), seq);
+    assert!(seqs.windows(2).all(|w| checkpoint(w[0]) < checkpoint(w[1])));
     let token = TokenDigest([5; 16]);
     let call = |n| rows::call(SessionId([9; 16]), token, n);
     assert!(seqs.windows(2).all(|w| call(w[0]) < call(w[1])));

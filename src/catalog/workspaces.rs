@@ -10,7 +10,7 @@ use longhaul_actors::codec;
 use longhaul_actors::ids::WorkspaceId;
 use longhaul_actors::rows;
 use longhaul_actors::session::command::ReceiptKey;
-use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::session::payload::{RetentionPolicy, WorkspaceRef};
 use longhaul_actors::time::rfc3339;
 use longhaul_storage::{Condition, Order, PageLimit, RowChange};
 use serde::Deserialize;
@@ -43,8 +43,7 @@ struct WorkspaceRow {
     name: String,
     created_by: String,
     created_at_ms: i64,
-    /// How long checkpoints live at most, seconds; `None` = as the server says.
-    checkpoint_ttl_s: Option<u64>,
+    policy: RetentionPolicy,
 }
 
 /// A workspace, as stored before there were policies.
@@ -65,17 +64,17 @@ fn read_row(bytes: &[u8]) -> Result<WorkspaceRow, Rejection> {
         name: plain.name,
         created_by: plain.created_by,
         created_at_ms: plain.created_at_ms,
-        checkpoint_ttl_s: None,
+        policy: RetentionPolicy::default(),
     })
 }
 
-/// Workspaces known to exist, with the life of their checkpoints: neither ever changes.
+/// Workspaces known to exist, with their policies: neither ever changes.
 #[derive(Default)]
-pub(crate) struct Cache(Mutex<HashMap<WorkspaceId, Option<u64>>>);
+pub(crate) struct Cache(Mutex<HashMap<WorkspaceId, RetentionPolicy>>);
 
-/// How long checkpoints live. Refuses values that mean nothing first, then those that this version
+/// What is to be kept. Refuses values that mean nothing first, then those that this version
 /// cannot keep.
-fn check_policy(policy: &Map<String, Value>) -> Result<Option<u64>, Rejection> {
+fn check_policy(policy: &Map<String, Value>) -> Result<RetentionPolicy, Rejection> {
     let invalid = |detail: String| Rejection::new(Code::PolicyInvalid, detail);
     let mut unsupported = None;
     for (field, value) in policy {
@@ -96,7 +95,7 @@ fn check_policy(policy: &Map<String, Value>) -> Result<Option<u64>, Rejection> {
                  at least 1, zero_data_retention true or false"
             )));
         }
-        if field != "checkpoint_ttl_s" && *value != Value::Bool(false) {
+        if field == "content_ttl_s" {
             unsupported = Some(field.clone());
         }
     }
@@ -104,18 +103,18 @@ fn check_policy(policy: &Map<String, Value>) -> Result<Option<u64>, Rejection> {
         let detail = format!("policy.{field} cannot be kept by this version");
         return Err(Rejection::new(Code::PolicyUnsupported, detail));
     }
-    Ok(policy.get("checkpoint_ttl_s").and_then(Value::as_u64))
+    let flag = policy.get("zero_data_retention").and_then(Value::as_bool);
+    Ok(RetentionPolicy {
+        checkpoint_ttl_s: policy.get("checkpoint_ttl_s").and_then(Value::as_u64),
+        zero_data_retention: flag.unwrap_or(false),
+    })
 }
 
 fn shown(id: WorkspaceRef, row: &WorkspaceRow) -> Value {
-    let mut policy = json!({ "zero_data_retention": false });
-    if let (Some(ttl_s), Some(fields)) = (row.checkpoint_ttl_s, policy.as_object_mut()) {
-        fields.insert("checkpoint_ttl_s".to_owned(), ttl_s.into());
-    }
     json!({
         "id": id,
         "name": row.name,
-        "policy": policy,
+        "policy": row.policy,
         "created_at": rfc3339(row.created_at_ms),
     })
 }
@@ -135,7 +134,7 @@ impl Catalog {
             let detail = format!("name has 1 to {NAME_BYTES_MAX} bytes");
             return Err(Rejection::new(Code::FieldInvalid, detail));
         }
-        let checkpoint_ttl_s = check_policy(&new.policy)?;
+        let policy = check_policy(&new.policy)?;
         let store = &self.store;
         let plan = || {
             let planned = async {
@@ -144,7 +143,7 @@ impl Catalog {
                     name: new.name.clone(),
                     created_by: by.to_owned(),
                     created_at_ms: store.now_ms(),
-                    checkpoint_ttl_s,
+                    policy,
                 };
                 let key = rows::workspace(id);
                 Ok(Plan {
@@ -170,34 +169,31 @@ impl Catalog {
         }
         let row = self.store.row(rows::workspace(workspace.0)).await?;
         let row = read_row(&row.ok_or(Code::WorkspaceNotFound)?)?;
-        self.remember(workspace.0, row.checkpoint_ttl_s);
+        self.remember(workspace.0, row.policy);
         Ok(())
     }
 
-    /// How long checkpoints of a workspace live at most, seconds; `None` = as the server says.
+    /// What a workspace says of keeping things.
     ///
     /// # Errors
     /// Those of a read.
-    pub async fn checkpoint_ttl_s(
-        &self,
-        workspace: WorkspaceRef,
-    ) -> Result<Option<u64>, Rejection> {
+    pub async fn retention(&self, workspace: WorkspaceRef) -> Result<RetentionPolicy, Rejection> {
         if workspace == WorkspaceRef::DEFAULT {
-            return Ok(None);
+            return Ok(RetentionPolicy::default());
         }
         if let Some(known) = self.known(workspace.0) {
             return Ok(known);
         }
         // A token may belong to a workspace that nobody made: it has no policy.
         let Some(row) = self.store.row(rows::workspace(workspace.0)).await? else {
-            return Ok(None);
+            return Ok(RetentionPolicy::default());
         };
         let row = read_row(&row)?;
-        self.remember(workspace.0, row.checkpoint_ttl_s);
-        Ok(row.checkpoint_ttl_s)
+        self.remember(workspace.0, row.policy);
+        Ok(row.policy)
     }
 
-    fn remember(&self, id: WorkspaceId, checkpoint_ttl_s: Option<u64>) {
+    fn remember(&self, id: WorkspaceId, policy: RetentionPolicy) {
         let mut known = self
             .workspaces
             .0
@@ -206,10 +202,10 @@ impl Catalog {
         if known.len() >= CACHE_LEN_MAX {
             known.clear();
         }
-        known.insert(id, checkpoint_ttl_s);
+        known.insert(id, policy);
     }
 
-    fn known(&self, id: WorkspaceId) -> Option<Option<u64>> {
+    fn known(&self, id: WorkspaceId) -> Option<RetentionPolicy> {
         self.workspaces
             .0
             .lock()

@@ -346,8 +346,8 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
         Err(e) => return Err(Failure::from(e).into()),
     };
     let mode = claim.harness().get("checkpoint").and_then(Value::as_str);
-    let wanted = mode.is_none_or(|mode| mode != "off");
-    let snapshots = provider.takes_snapshots();
+    let wanted = mode.is_none_or(|mode| mode != "off") && !claim.keeps_nothing;
+    let snapshots = provider.takes_snapshots() && !claim.keeps_nothing;
     Ok(Prepared {
         harness,
         sandbox,
@@ -394,7 +394,8 @@ async fn say_failure_with(calls: &Calls, failure: Failure, kept: Option<SettleCh
     match failure {
         Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
         Failure::Run { code, message } => {
-            tracing::info!(code, message, "the run failed");
+            // The message may quote the conversation: it is in the log of the session.
+            tracing::info!(code, "the run failed");
             settle(calls, Settlement::failed(&code, &message).0, kept).await;
         }
     }

@@ -205,6 +205,8 @@ pub struct Claim {
     pub continues: Option<String>,
     /// The session's workspace, where the server says it.
     pub workspace: Option<String>,
+    /// Whether nothing of the conversation may be written anywhere: no snapshot, no log line.
+    pub keeps_nothing: bool,
     /// How long the claim lasts without a call.
     pub lease: Duration,
     /// How often to call, at least.
@@ -231,6 +233,8 @@ struct WireClaim {
     continues: Option<String>,
     #[serde(default)]
     workspace: Option<String>,
+    #[serde(default)]
+    zero_data_retention: bool,
     lease_ms: u64,
     #[serde(default)]
     beat_ms: Option<u64>,
@@ -266,6 +270,7 @@ impl Claim {
             attempt: wire.attempt,
             continues: wire.continues,
             workspace: wire.workspace,
+            keeps_nothing: wire.zero_data_retention,
             lease,
             beat,
             inputs: wire.inputs,

@@ -172,6 +172,7 @@ impl Runtime {
                 Some(pin.agent_deployment_revision_number),
             )
             .await?;
+        let retention = self.catalog().retention(grant.workspace).await?;
         let mut resume = json!(granted.resume);
         if let (Some(blob), Some(Value::Object(from))) = (&granted.blob, resume.get_mut("resume")) {
             from.insert("data_base64".to_owned(), STANDARD.encode(blob).into());
@@ -180,6 +181,7 @@ impl Runtime {
             "claim_token": grant.token.to_string(),
             "session_id": grant.session,
             "workspace": grant.workspace,
+            "zero_data_retention": retention.zero_data_retention,
             "run_id": granted.run,
             "attempt": granted.attempt,
             "continues": granted.continues,

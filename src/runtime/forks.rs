@@ -186,6 +186,8 @@ impl Runtime {
             checkpoint,
             pinned,
         };
-        self.engine().command(session, Command::Pin(pin)).await
+        self.engine()
+            .command(session, Command::Pin(Box::new(pin)))
+            .await
     }
 }

@@ -122,14 +122,14 @@ impl Runtime {
             .catalog()
             .revision(workspace, new.deployment, new.revision)
             .await?;
-        let checkpoint_ttl_s = self.catalog().checkpoint_ttl_s(workspace).await?;
+        let retention = self.catalog().retention(workspace).await?;
         let create = Create {
             request: asked.request(),
             principal,
             pin: revision.pin(),
             metadata: new.metadata,
             budget: new.budget,
-            checkpoint_ttl_s,
+            retention,
             events: new.events,
         };
         let id = self.engine().new_session_id();

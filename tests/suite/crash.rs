@@ -20,6 +20,8 @@ const SETTINGS: &[&str] = &[
     "runs.attempts_max=100",
     "receipts.ttl_s=1",
     "engine.sweep_s=1",
+    // Each turn's checkpoint lets the one before go, and its bytes with it.
+    "retention.checkpoints_per_session_max=1",
 ];
 /// How long a point may take to be reached.
 const REACHED_S_MAX: u64 = 30;

@@ -57,8 +57,10 @@ async fn a_family_from_the_command_line() {
     let forked = run(&["session", "fork", &a]).await;
     let b = stdout(&forked).trim().to_owned();
     assert!(b.starts_with("sess_"), "{}", stderr(&forked));
-    let event = server.log(&a).await[1]["id"].as_str().unwrap().to_owned();
-    let at = run(&["session", "fork", &b, "--at", &event, "--principal", "ada"]).await;
+    let of_b = server.log(&b).await;
+    let last = of_b.last().unwrap();
+    let (event, cut) = (last["id"].as_str().unwrap(), last["seq"].as_u64().unwrap());
+    let at = run(&["session", "fork", &b, "--at", event, "--principal", "ada"]).await;
     let c = stdout(&at).trim().to_owned();
     let as_json = run(&["session", "fork", &a, "--seq", "1", "--json"]).await;
     let d = json_lines(&as_json).remove(0);
@@ -66,16 +68,17 @@ async fn a_family_from_the_command_line() {
     let d = d["id"].as_str().unwrap();
 
     let tree = run(&["session", "tree", &c]).await;
-    let boundary = server.get(&format!("/v1/sessions/{b}")).await["forked_from"]["boundary_seq"]
-        .as_u64()
-        .unwrap();
+    let shared = server.log(&a).await.len();
+    let shared_id = server.log(&a).await[shared - 1]["id"].clone();
     let status = |shown: &Value| shown["status"].as_str().unwrap().to_owned();
     let mut statuses = Vec::new();
     for session in [&a[..], &b, &c, d] {
-        statuses.push(status(&server.get(&format!("/v1/sessions/{session}")).await));
+        statuses.push(status(
+            &server.get(&format!("/v1/sessions/{session}")).await,
+        ));
     }
     let wanted = format!(
-        "{a}  {}\n├─ {b}  {}  forked at {boundary}\n│  └─ {c}  {}  forked at 2  *\n└─ {d}  {}  forked at 1\n",
+        "{a}  {}\n├─ {b}  {}  forked at {shared}\n│  └─ {c}  {}  forked at {cut}  *\n└─ {d}  {}  forked at 1\n",
         statuses[0], statuses[1], statuses[2], statuses[3]
     );
     assert_eq!(stdout(&tree), wanted, "{}", stderr(&tree));
@@ -89,16 +92,22 @@ async fn a_family_from_the_command_line() {
     let text = stdout(&diff);
     let blocks: Vec<&str> = text.split("\n\n").collect();
     assert_eq!(blocks.len(), 3, "{text}{}", stderr(&diff));
-    assert_eq!(blocks[0], format!("common  through 2  {event}"));
+    assert_eq!(
+        blocks[0],
+        format!("common  through {shared}  {}", shared_id.as_str().unwrap())
+    );
     assert!(blocks[1].starts_with(&format!("left    {a}  ")), "{text}");
     assert!(blocks[2].starts_with(&format!("right   {c}  ")), "{text}");
     assert!(
-        blocks[2].contains(&format!("session.forked                 from {b} at 2")),
+        blocks[2].contains(&format!(
+            "session.forked                 from {a} at {shared}\n"
+        )),
         "{text}"
     );
     let some = run(&["session", "diff", &a, &c, "--limit", "1"]).await;
+    let next = shared + 1;
     assert!(
-        stdout(&some).contains("more after 3: --right-after 3"),
+        stdout(&some).contains(&format!("more after {next}: --right-after {next}")),
         "{}",
         stdout(&some)
     );
@@ -112,11 +121,7 @@ async fn a_family_from_the_command_line() {
         (vec!["session", "fork", &a, "--at", "evt_x"], 1),
         (vec!["session", "diff", &a], 2),
         (
-            vec![
-                "session",
-                "tree",
-                "sess_00000000000000000000000000000000",
-            ],
+            vec!["session", "tree", "sess_00000000000000000000000000000000"],
             3,
         ),
     ] {

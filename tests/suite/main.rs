@@ -10,6 +10,7 @@
 
 mod cli;
 mod embed;
+mod forks;
 mod host;
 mod http;
 mod load;

@@ -22,7 +22,7 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
             resume: created.resume.clone(),
             through_sequence: created.through_sequence,
             events_after: state.last_seq.saturating_sub(created.through_sequence),
-            missing: Vec::new(),
+            missing: state.missing.clone(),
             sandbox_ref: adopted(state)
                 .filter(|a| a.runner == runner)
                 .map(|a| a.sandbox_ref.clone()),
@@ -33,7 +33,7 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
     }
     ResumePlan::EventLogRebuild {
         reason: reason(state, now_ms),
-        missing: Vec::new(),
+        missing: state.missing.clone(),
     }
 }
 
@@ -107,6 +107,9 @@ pub fn why_named_unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
 
 /// Why there is no disk, given that there is none.
 fn reason(state: &State, now_ms: i64) -> RebuildReason {
+    if !state.missing.is_empty() {
+        return RebuildReason::HistoryIncomplete;
+    }
     if state.forked.is_some() && !state.ever_checkpointed && !state.started_here {
         return RebuildReason::Forked;
     }

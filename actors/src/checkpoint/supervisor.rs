@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use longhaul_storage::{Order, PageLimit, RowChange, Write};
+use longhaul_storage::{AppendError, Condition, Order, PageLimit, RowChange, Write};
 
 use super::bytes::BytesGone;
 use crate::code::Rejection;
@@ -131,7 +131,11 @@ async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
         }
         for (key, _) in page {
             if let Some(id) = key.last_chunk::<16>() {
-                collect_one(inner, SnapshotKey(*id)).await?;
+                let done = collect_one(inner, SnapshotKey(*id)).await;
+                // One that cannot be collected does not stand in the way of the others.
+                if let Err(why) = done {
+                    tracing::warn!(%why, "collecting a snapshot; it is tried again");
+                }
             }
         }
     }
@@ -139,21 +143,18 @@ async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
 
 async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejection> {
     use RowChange::{Delete, Put};
-    let forget = || Delete(rows::collect(key));
-    if held(inner, key).await? {
-        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+    let gone = || vec![Delete(rows::doomed(key)), Delete(rows::collect(key))];
+    if let Some(holder) = holder(inner, key).await? {
+        return keep(inner, gone(), holder).await;
     }
     longhaul_storage::fault::point("collect::before_doom");
     write(inner, vec![Put(rows::doomed(key), Bytes::new())]).await?;
     longhaul_storage::fault::point("collect::after_doom");
-    if held(inner, key).await? {
-        return write(inner, vec![forget(), Delete(rows::doomed(key))]).await;
+    if let Some(holder) = holder(inner, key).await? {
+        return keep(inner, gone(), holder).await;
     }
-    let mut gone = vec![
-        Delete(rows::snapshot(key)),
-        Delete(rows::doomed(key)),
-        forget(),
-    ];
+    let mut rows = gone();
+    rows.push(Delete(rows::snapshot(key)));
     let read = inner.read(Class::Page, move |view| view.row(&rows::snapshot(key)));
     if let Some(bytes) = read.await? {
         let row: SnapshotRow = codec::decode(&bytes).map_err(|e| {
@@ -173,15 +174,15 @@ async fn collect_one(inner: &Arc<Inner>, key: SnapshotKey) -> Result<(), Rejecti
         }
         longhaul_storage::fault::point("collect::after_bytes");
         let packs = row.kept.into_iter().flat_map(|k| k.packs);
-        gone.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
+        rows.extend(packs.map(|p| Delete(rows::pack_holder(p, key))));
     }
-    write(inner, gone).await?;
+    write(inner, rows).await?;
     longhaul_storage::fault::point("collect::after_rows");
     Ok(())
 }
 
-/// Whether anybody holds the snapshot.
-async fn held(inner: &Arc<Inner>, key: SnapshotKey) -> Result<bool, Rejection> {
+/// The key of one reference to the snapshot, if there is any.
+async fn holder(inner: &Arc<Inner>, key: SnapshotKey) -> Result<Option<Bytes>, Rejection> {
     let one = PageLimit {
         items_max: 1,
         ..PAGE
@@ -189,7 +190,21 @@ async fn held(inner: &Arc<Inner>, key: SnapshotKey) -> Result<bool, Rejection> {
     let read = inner.read(Class::Page, move |view| {
         view.rows(&rows::snapshot_holders(key), None, Order::Asc, one)
     });
-    Ok(!read.await?.is_empty())
+    Ok(read.await?.into_iter().next().map(|(key, _)| key))
+}
+
+/// Takes a snapshot off the list while this holder is there. Should it have gone meanwhile, the
+/// snapshot stays on the list, for its commit put it there: it is looked at again.
+async fn keep(inner: &Arc<Inner>, rows: Vec<RowChange>, holder: Bytes) -> Result<(), Rejection> {
+    let write = Write {
+        rows,
+        conditions: vec![(holder, Condition::Present)],
+        ..Write::default()
+    };
+    match inner.log.append(write).await {
+        Ok(_) | Err(AppendError::Condition { .. }) => Ok(()),
+        Err(e) => Err(refusal(inner, &e)),
+    }
 }
 
 async fn write(inner: &Arc<Inner>, rows: Vec<RowChange>) -> Result<(), Rejection> {

@@ -32,6 +32,7 @@ fn row(session: u32, workspace: u8, target: Target) -> LiveRow {
         phase: Phase::Queued,
         not_before_ms: 0,
         queued_at_ms: i64::from(session),
+        owner: None,
         claim: None,
     }
 }

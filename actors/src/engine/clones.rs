@@ -29,11 +29,14 @@ const TEXT_BYTES_MAX: usize = 4_096;
 /// What a runner made of a copy.
 type Verdict = Result<String, String>;
 
+/// A runner's answer: who, what, and where to say what became of the fork.
+type Heard = (RunnerId, Verdict, oneshot::Sender<Result<(), Rejection>>);
+
 struct Open {
     workspace: WorkspaceRef,
     /// Who was told of it.
     runner: Option<RunnerId>,
-    verdict: oneshot::Sender<(RunnerId, Verdict, oneshot::Sender<Result<(), Rejection>>)>,
+    verdict: oneshot::Sender<Heard>,
 }
 
 /// Copies in progress.

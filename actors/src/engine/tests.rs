@@ -2,9 +2,11 @@
 
 mod batches;
 mod blobs;
+mod checkpoints;
 mod claims;
 mod faults;
 mod following;
+mod forks;
 mod kit;
 mod life;
 mod random;

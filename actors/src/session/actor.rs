@@ -6,6 +6,7 @@
 
 mod batch;
 mod commit;
+mod contents;
 mod effects;
 mod lookup;
 mod recover;
@@ -19,6 +20,8 @@ use tokio::sync::oneshot;
 
 pub(crate) use commit::refusal;
 pub(crate) use recover::{Recovered, checkpoints, recover, state_at};
+
+use contents::Contents;
 
 use crate::code::Rejection;
 use crate::engine::directory::{Queued, Slot};
@@ -62,6 +65,8 @@ pub(crate) struct SessionActor {
     /// The last call number of the live claim, where known.
     numbers: Option<(TokenDigest, u64)>,
     watched: Option<Watched>,
+    /// Contents that are never written, while a run may need them.
+    contents: Contents,
     /// Whether a commit has shown that this session works.
     proven: bool,
     /// Whether it leaves on purpose.
@@ -82,14 +87,17 @@ impl SessionActor {
         let generation = slot.next_generation();
         slot.worked(inner.mono_ms());
         let inner_now = inner.timer.now();
+        let mut first = from.state;
+        // What was not written is gone with whoever had it in memory.
+        first.now.contents_from = first.last_seq + 1;
         Self::create(move |ctx| {
             ctx.set_mailbox_capacity(MAILBOX_LEN_MAX);
             Self {
                 inner,
                 slot,
                 generation,
-                working: from.state.clone(),
-                committed: from.state,
+                working: first.clone(),
+                committed: first,
                 last_hash: from.last_hash,
                 snapshot_seq: from.snapshot_seq,
                 projection: Projection::default(),
@@ -100,6 +108,7 @@ impl SessionActor {
                 tries: 0,
                 numbers: None,
                 watched: None,
+                contents: Contents::default(),
                 proven: false,
                 leaving: false,
             }
@@ -282,6 +291,7 @@ impl Handler<Rest> for SessionActor {
         let now = &self.committed.now;
         let needed = self.watched.is_some()
             || self.inner.feed.channel(self.slot.id).is_some()
+            || !self.contents.is_empty()
             || now.operation.is_some()
             || now.attached.is_some();
         if !self.busy && !needed {

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::event::{Author, EventType};
 use super::operation::Operate;
 use super::payload::{
-    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RunError, Selector,
-    SnapshotRef, Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
+    RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
@@ -35,7 +35,7 @@ pub enum Command {
     /// A step of an operation on the sandbox from outside a run.
     Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
-    Pin(PinCheckpoint),
+    Pin(Box<PinCheckpoint>),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -96,8 +96,8 @@ pub struct Create {
     pub metadata: Map<String, Value>,
     /// What it may spend.
     pub budget: Option<Budget>,
-    /// How long its checkpoints live, where its workspace shortens that, seconds.
-    pub checkpoint_ttl_s: Option<u64>,
+    /// What its workspace says of keeping things.
+    pub retention: RetentionPolicy,
     /// First events (may be empty).
     pub events: Vec<Input>,
 }
@@ -291,7 +291,7 @@ pub enum Verb {
     /// Wait for something outside.
     Park(Park),
     /// The run is over.
-    Settle(Settle),
+    Settle(Box<Settle>),
     /// The attempt is given back, gracefully.
     Release,
     /// The claim's answer never reached the runner (said by the server, not by a runner).

@@ -61,6 +61,17 @@ pub fn envelope(record: &Record) -> Result<Bytes, RecordError> {
     ))
 }
 
+/// The envelope of a stored record whose content may be in memory only.
+pub fn envelope_with(record: &Record, content: Option<&Bytes>) -> Result<Bytes, RecordError> {
+    match content {
+        None => envelope(record),
+        Some(content) => {
+            let header = stored::header_of(record)?;
+            Ok(render(record.seq, &header, ContentState::Present, content))
+        }
+    }
+}
+
 /// The envelope of an event that was just committed.
 pub fn envelope_of_new(new: &NewEvent) -> Bytes {
     render(

@@ -1,7 +1,7 @@
 //! The fold: what an event makes of a state. It holds no rules and cannot fail.
 
 use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
-use super::event::{Event, EventType};
+use super::event::{AuthorKind, Event, EventType};
 use super::payload::{
     Body, Compute, DeletedWhat, ItemClosed, Outcome, RunClaimed, RunParked, RunQueued, RunRequeued,
     RunSettled, SessionForked, Usage, WaitingOn,
@@ -20,7 +20,12 @@ pub fn evolve(state: &mut State, event: &Event) {
     state.updated_at_ms = event.header.created_at_ms;
     note_run(state, event);
     match &event.body {
-        Body::Opaque => opaque(state, event),
+        Body::Opaque => {
+            if state.keeps_nothing() {
+                miss(state, event.seq);
+            }
+            opaque(state, event);
+        }
         Body::SessionCreated(b) => {
             state.created_at_ms = event.header.created_at_ms;
             state.about = Some(About {
@@ -29,7 +34,7 @@ pub fn evolve(state: &mut State, event: &Event) {
                 pin: b.pin.clone(),
                 metadata_json: serde_json::to_string(&b.metadata).unwrap_or_default(),
                 budget: b.budget,
-                checkpoint_ttl_s: b.checkpoint_ttl_s,
+                retention: b.retention,
             });
         }
         Body::SessionUpdated(b) => {
@@ -130,8 +135,28 @@ pub fn evolve(state: &mut State, event: &Event) {
     }
 }
 
-/// Notes how far the live run has come.
+/// Ranges of unreadable positions that are told apart.
+const MISSING_MAX: usize = 64;
+
+/// Notes a position whose content cannot be read.
+fn miss(state: &mut State, seq: u64) {
+    let full = state.missing.len() >= MISSING_MAX;
+    match state.missing.last_mut() {
+        Some((_, last)) if full || *last + 1 == seq => *last = seq,
+        _ => state.missing.push((seq, seq)),
+    }
+}
+
+/// Notes how far the live run has come: what it wrote or took. What others did to it meanwhile
+/// (an answer, a change of status) it has not seen yet.
 fn note_run(state: &mut State, event: &Event) {
+    let own = matches!(
+        event.header.author.kind,
+        AuthorKind::Agent | AuthorKind::Runner
+    );
+    if !own && !matches!(event.body, Body::RunInputsTaken(_)) {
+        return;
+    }
     if let (Some(run), Some(by)) = (&mut state.run, event.header.run)
         && run.id == by.id
     {

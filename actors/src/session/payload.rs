@@ -24,7 +24,8 @@ pub use run::{
     TriggerKind, WaitingOn,
 };
 pub use session::{
-    Budget, Pin, SessionCreated, SessionLimitWarning, SessionStatus, SessionUpdated, WorkspaceRef,
+    Budget, Pin, RetentionPolicy, SessionCreated, SessionLimitWarning, SessionStatus,
+    SessionUpdated, WorkspaceRef,
 };
 pub use usage::Usage;
 

@@ -7,8 +7,8 @@ use bincode::{Decode, Encode};
 use super::checkpoints::Checkpoints;
 use super::operation::{Attached, Operation};
 use super::payload::{
-    Adopted, Budget, Compute, Outcome, Pin, ResumePlan, RunError, Trigger, Usage, WaitingOn,
-    WorkspaceRef,
+    Adopted, Budget, Compute, Outcome, Pin, ResumePlan, RetentionPolicy, RunError, Trigger, Usage,
+    WaitingOn, WorkspaceRef,
 };
 use super::status::Status;
 use crate::ids::{EventId, RunId, RunnerId, SessionId, TokenDigest};
@@ -54,6 +54,9 @@ pub struct State {
     pub inherited_usage: Usage,
     /// Turns settled, shared history included.
     pub turns: u64,
+    /// Ranges of positions, inclusive and ascending, whose content cannot be read any more. The
+    /// last one swallows what is between when there would be too many.
+    pub missing: Vec<(u64, u64)>,
     /// Its checkpoints.
     pub checkpoints: Checkpoints,
     /// What is not folded from the log, and gone with the process.
@@ -75,8 +78,8 @@ pub struct About {
     pub metadata_json: String,
     /// What it may spend.
     pub budget: Option<Budget>,
-    /// How long its checkpoints live, where its workspace shortens that, seconds.
-    pub checkpoint_ttl_s: Option<u64>,
+    /// What its workspace says of keeping things.
+    pub retention: RetentionPolicy,
 }
 
 /// What is true of a session in this process only. It encodes as nothing.
@@ -84,6 +87,8 @@ pub struct About {
 pub struct Now {
     /// Whose operation is under way.
     pub operation: Option<Operation>,
+    /// The first position whose content is in memory, where none is ever written.
+    pub contents_from: u64,
     /// The sandbox that an operation left.
     pub attached: Option<Attached>,
 }
@@ -313,10 +318,17 @@ impl State {
             ever_checkpointed: false,
             inherited_usage: Usage::default(),
             turns: 0,
+            missing: Vec::new(),
             checkpoints: Checkpoints::default(),
             now: Now::default(),
             warned_percent: 0,
         }
+    }
+
+    /// Whether no content is ever written.
+    pub fn keeps_nothing(&self) -> bool {
+        let about = self.about.as_ref();
+        about.is_some_and(|a| a.retention.zero_data_retention)
     }
 
     /// How many messages wait for a run.

@@ -1,6 +1,7 @@
 //! Events as stored: a header behind a version byte, and the content's JSON beside it.
 
 use bincode::{Decode, Encode};
+use bytes::Bytes;
 use longhaul_storage::{ContentState, NewRecord, Record};
 
 use super::event::{Author, Cause, Event, EventType, Header, NewEvent, RunRef};
@@ -46,7 +47,9 @@ pub enum RecordError {
 }
 
 /// What goes to storage.
-pub fn new_record(new: &NewEvent) -> NewRecord {
+///
+/// `omit`: its content is not to be written.
+pub fn new_record(new: &NewEvent, omit: bool) -> NewRecord {
     let h = &new.event.header;
     let header = codec::encode(&StoredHeader {
         tag: h.kind.tag(),
@@ -62,8 +65,14 @@ pub fn new_record(new: &NewEvent) -> NewRecord {
     });
     NewRecord {
         header,
-        content: new.content.clone(),
-        content_state: ContentState::Present,
+        content: match omit {
+            true => Bytes::new(),
+            false => new.content.clone(),
+        },
+        content_state: match omit {
+            true => ContentState::Omitted,
+            false => ContentState::Present,
+        },
         key_id: 0,
     }
 }

@@ -174,7 +174,8 @@ fn release_is_no_lost_attempt() {
     assert_eq!(
         b.state.claim().map(|c| c.resume.clone()),
         Some(ResumePlan::EventLogRebuild {
-            reason: RebuildReason::NoCheckpoint
+            reason: RebuildReason::NoCheckpoint,
+            missing: Vec::new(),
         })
     );
 }

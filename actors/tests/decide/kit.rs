@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::env::{Door, ManualWorld};
 use longhaul_actors::ids::{
@@ -9,6 +10,7 @@ use longhaul_actors::ids::{
     SessionId, TokenDigest,
 };
 use longhaul_actors::limits::Limits;
+use longhaul_actors::session::checkpoints::{Checkpoints, SnapshotKey};
 use longhaul_actors::session::command::{
     AttemptCall, Bearer, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
 };
@@ -26,7 +28,11 @@ use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
 use longhaul_actors::session::status::{Status, allowed};
 use longhaul_actors::{codec, rows};
+use longhaul_storage::RowChange;
 use serde_json::{Value, json};
+
+/// The runner of all tests.
+pub(crate) const RUNNER: RunnerId = RunnerId([4; 16]);
 
 pub(crate) struct Boxed {
     pub(crate) world: ManualWorld,
@@ -41,9 +47,15 @@ pub(crate) struct Boxed {
     items: BTreeMap<u64, ItemFact>,
     inputs: Vec<Answer>,
     taken: BTreeMap<u64, Vec<Answer>>,
-    tokens: u8,
+    pub(crate) tokens: u8,
     /// Whose bearer comes with the calls.
     pub(crate) by: Bearer,
+    /// Who claims.
+    pub(crate) runner: RunnerId,
+    /// How long checkpoints live, by the policy of the workspace.
+    pub(crate) ttl_s: Option<u64>,
+    /// The rows that follow from the state, kept by applying changes.
+    pub(crate) rows: BTreeMap<Bytes, Bytes>,
 }
 
 pub(crate) fn author() -> Author {
@@ -73,7 +85,10 @@ pub(crate) fn pin() -> Pin {
 impl Boxed {
     /// Before anything happened.
     pub(crate) fn empty() -> Self {
-        let world = ManualWorld::new(1_000_000);
+        Self::at_world(ManualWorld::new(1_000_000))
+    }
+
+    pub(crate) fn at_world(world: ManualWorld) -> Self {
         Self {
             door: world.door(),
             world,
@@ -89,6 +104,9 @@ impl Boxed {
             taken: BTreeMap::new(),
             tokens: 0,
             by: Bearer::Trusted,
+            runner: RUNNER,
+            ttl_s: None,
+            rows: BTreeMap::new(),
         }
     }
 
@@ -124,6 +142,7 @@ impl Boxed {
             pin: pin(),
             metadata,
             budget: None,
+            checkpoint_ttl_s: self.ttl_s,
             events: Vec::new(),
         })))
     }
@@ -175,7 +194,7 @@ impl Boxed {
         let run = self.state.run.as_ref().map_or(RunId([0; 16]), |r| r.id);
         let claim = ClaimRun {
             run,
-            runner: RunnerId([4; 16]),
+            runner: self.runner,
             token: token.digest(),
         };
         self.ask(Command::Claim(claim)).map(|_| token)
@@ -267,6 +286,8 @@ impl Boxed {
 
     fn check(&self, decision: &Decision) {
         let mut status = self.state.status;
+        // A fork's past may be cut anywhere, so its first change is bound by no table.
+        let mut cut = matches!(self.first(decision), Some(EventType::SessionForked));
         for (i, new) in decision.events.iter().enumerate() {
             let seq = self.state.last_seq + 1 + i as u64;
             assert_eq!(new.event.seq, seq, "positions have no gap");
@@ -285,53 +306,117 @@ impl Boxed {
             }
             if let Body::SessionStatus(s) = &new.event.body {
                 assert_eq!(s.from, status);
-                assert!(allowed(s.from, s.to), "{:?} to {:?}", s.from, s.to);
+                assert_ne!(s.from, s.to);
+                let free = std::mem::take(&mut cut);
+                assert!(free || allowed(s.from, s.to), "{:?} to {:?}", s.from, s.to);
                 status = s.to;
             }
         }
     }
 
-    fn fold(&mut self, decision: &Decision) {
-        for new in &decision.events {
-            evolve(&mut self.state, &new.event);
-            for row in history_rows(&self.state, new) {
-                let key = u128::from_be_bytes(row.key);
-                let answer = |bytes: &[u8]| {
-                    let id = EventId(bytes.try_into().expect("16 bytes"));
-                    Answer { seq: id.seq(), id }
-                };
-                match row.kind {
-                    rows::HISTORY_INPUT => self.inputs.push(answer(&row.value)),
-                    rows::HISTORY_TAKEN => {
-                        self.taken
-                            .entry((key >> 64) as u64)
-                            .or_default()
-                            .push(answer(&row.value));
-                    }
-                    rows::HISTORY_ITEM => {
-                        self.items
-                            .insert(key as u64, codec::decode(&row.value).expect("item"));
-                    }
-                    _ => {}
+    fn first(&self, decision: &Decision) -> Option<EventType> {
+        decision.events.first().map(|e| e.event.header.kind)
+    }
+
+    pub(crate) fn note(&mut self, new: &NewEvent) {
+        evolve(&mut self.state, &new.event);
+        for row in history_rows(&self.state, new) {
+            let key = u128::from_be_bytes(row.key);
+            let answer = |bytes: &[u8]| {
+                let id = EventId(bytes.try_into().expect("16 bytes"));
+                Answer { seq: id.seq(), id }
+            };
+            match row.kind {
+                rows::HISTORY_INPUT => self.inputs.push(answer(&row.value)),
+                rows::HISTORY_TAKEN => {
+                    self.taken
+                        .entry((key >> 64) as u64)
+                        .or_default()
+                        .push(answer(&row.value));
                 }
+                rows::HISTORY_ITEM => {
+                    self.items
+                        .insert(key as u64, codec::decode(&row.value).expect("item"));
+                }
+                _ => {}
             }
-            self.log.push(new.clone());
         }
+        self.log.push(new.clone());
+    }
+
+    fn fold(&mut self, decision: &Decision) {
+        let before = match self.first(decision) {
+            // A fork begins without rows of its own.
+            Some(EventType::SessionForked) => Projection::default(),
+            _ => Projection::of(&self.state),
+        };
+        decision.events.iter().for_each(|new| self.note(new));
+        self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
-                    drop(self.created.insert(k, Earlier { made, erased }));
+                    self.created.insert(k, Earlier { made, erased });
                 }
                 RowOp::Call(t, n, c) => drop(self.calls.insert((t, n), c)),
                 RowOp::Ended(t, e) => {
                     self.calls.retain(|(token, _), _| *token != t);
                     self.ended.insert(t, e);
                 }
+                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
             }
         }
         self.check_state();
+    }
+
+    /// Applies the changes of rows, which must come to what follows from the state; a new
+    /// reference comes with its snapshot, and one that goes is looked at.
+    fn apply(&mut self, before: &Projection, decision: &Decision) {
+        let after = Projection::of(&self.state);
+        let held: Vec<Bytes> = decision
+            .rows
+            .iter()
+            .filter_map(|op| match op {
+                RowOp::PutSnapshot(key, _) | RowOp::HoldSnapshot(key) => Some(*key),
+                _ => None,
+            })
+            .map(rows::snapshot_holders)
+            .collect();
+        let changes = before.changes(&after);
+        let looked_at = |holder: &[u8]| {
+            let key = holder[1..17].try_into().expect("a key");
+            let row = rows::collect(SnapshotKey(key));
+            changes
+                .iter()
+                .any(|c| matches!(c, RowChange::Put(key, _) if *key == row))
+        };
+        for change in &changes {
+            match change {
+                RowChange::Put(key, _) if key[0] == rows::COLLECT => {}
+                RowChange::Put(key, value) => {
+                    if key[0] == rows::SNAPSHOT_HOLDER {
+                        assert!(held.iter().any(|h| key.starts_with(h)), "a bare reference");
+                    }
+                    self.rows.insert(key.clone(), value.clone());
+                }
+                RowChange::Delete(key) => {
+                    if key[0] == rows::SNAPSHOT_HOLDER {
+                        assert!(looked_at(key), "bytes are forgotten");
+                    }
+                    assert!(self.rows.remove(key).is_some(), "deletes what is not there");
+                }
+                RowChange::DeletePrefix(_) => panic!("only erasing deletes by prefix"),
+            }
+        }
+        let expected: BTreeMap<Bytes, Bytes> = after.rows().into_iter().collect();
+        assert_eq!(self.rows, expected, "rows follow from the state");
+        let holders = |tag| self.rows.keys().filter(|k| k[0] == tag).count();
+        let live = self.state.checkpoints.newest_first();
+        assert_eq!(
+            holders(rows::SNAPSHOT_HOLDER),
+            live.filter(|c| c.holds_bytes()).count()
+        );
     }
 
     /// What must hold of every state.
@@ -341,9 +426,12 @@ impl Boxed {
         self.log.iter().for_each(|e| evolve(&mut again, &e.event));
         assert_eq!(&again, s, "a fold of the log gives the state");
         let bytes = codec::encode(s);
+        let mut stored = s.clone();
+        // They are rows of their own.
+        stored.checkpoints = Checkpoints::default();
         assert_eq!(
-            codec::decode::<State>(&bytes).as_ref(),
-            Ok(s),
+            codec::decode::<State>(&bytes),
+            Ok(stored),
             "a state survives its codec"
         );
         if s.run.is_none() {

@@ -74,7 +74,9 @@ async fn converse(attempt: &Attempt) -> Result<End, Failure> {
         mut control,
     } = attempt.sandbox().launch(launch).await?;
     let mut lines = Lines::new(stdout, attempt.config().line_bytes_max);
-    let log = log_stderr(stderr).fuse();
+    // What it says may quote the conversation.
+    let quiet = attempt.claim().keeps_nothing;
+    let log = log_stderr(stderr, quiet).fuse();
     tokio::pin!(log);
     let end = {
         let talk = talk(attempt, &mut stdin, &mut lines);
@@ -282,10 +284,14 @@ impl Lines {
     }
 }
 
-async fn log_stderr(stderr: Box<dyn AsyncRead + Send + Unpin>) {
+/// `quiet`: read, so that the program does not wait for room, and dropped.
+async fn log_stderr(stderr: Box<dyn AsyncRead + Send + Unpin>, quiet: bool) {
     let mut reader = BufReader::new(stderr);
     let mut lines = 0;
     while let Some(line) = next_log_line(&mut reader).await {
+        if quiet {
+            continue;
+        }
         lines += 1;
         match lines.cmp(&LOG_LINES_MAX) {
             std::cmp::Ordering::Less => tracing::info!(target: "longhaul::harness", "{line}"),

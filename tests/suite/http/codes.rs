@@ -30,12 +30,36 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kept for items of other sessions; answers name open ones or get item.not_open",
     ),
     (
-        "event.not_found",
-        "kept for routes that name an event; this version has none",
+        "runtime.session_history_unavailable",
+        "kept for forks of a past that cannot be read; nothing loses its content yet",
     ),
     (
-        "runtime.session_history_unavailable",
-        "kept for forks; this version has none",
+        "checkpoint.not_found",
+        "http/checkpoints.rs: one that was pruned, and one that never was",
+    ),
+    (
+        "checkpoint.pinned_limit",
+        "http/checkpoints.rs: needs a small limit",
+    ),
+    (
+        "runtime.checkpoint_expired",
+        "http/checkpoints.rs: needs a clock that is moved",
+    ),
+    (
+        "runtime.checkpoint_rejected",
+        "a snapshot that does not verify: tests of decisions",
+    ),
+    (
+        "runtime.snapshot_deleted",
+        "a snapshot deleted by its owner: tests of decisions",
+    ),
+    (
+        "runtime.no_eligible_runner",
+        "copies by runners elsewhere: tests of the engine",
+    ),
+    (
+        "runtime.clone_timeout",
+        "copies by runners elsewhere: tests of the engine",
     ),
     (
         "runtime.turn_deadline_exceeded",
@@ -237,6 +261,11 @@ async fn sessions(seen: &mut Seen) {
         .post_with(&events, message.clone(), &[("if-match", "9")])
         .await;
     seen.take(late, "session.sequence_conflict");
+    let beyond = json!({ "from": { "seq": 99 } });
+    seen.take(
+        site.post(&format!("{path}/fork"), beyond).await,
+        "event.not_found",
+    );
     let typed = |kind: &str| json!({ "events": [{ "type": kind, "content": {} }] });
     seen.take(
         site.post(&events, typed("no.such")).await,

@@ -218,6 +218,7 @@ impl Boxed {
             pin: pin(),
             metadata: serde_json::Map::new(),
             budget: None,
+            checkpoint_ttl_s: None,
             events,
         };
         self.ask(id, Command::Create(Box::new(create))).await
@@ -374,6 +375,15 @@ pub(super) fn count(types: &[String], kind: &str) -> usize {
     types.iter().filter(|t| *t == kind).count()
 }
 
+/// Tables whose rows name the session that they follow from.
+const OF_SESSION: [u8; 5] = [
+    crate::rows::SESSION,
+    crate::rows::LIVE,
+    crate::rows::TIMER,
+    crate::rows::CHECKPOINT,
+    crate::rows::SNAPSHOT_HOLDER,
+];
+
 /// Rows and history of a session are what a fold of its log says.
 pub(super) fn check(b: &Boxed, id: SessionId) {
     use crate::session::evolve::evolve;
@@ -409,9 +419,10 @@ pub(super) fn check(b: &Boxed, id: SessionId) {
             assert_eq!(row.value, value, "history kind {kind}");
         }
         let mut rows = Projection::of(&state).rows();
+        rows.retain(|(key, _)| OF_SESSION.contains(&key[0]));
         rows.sort();
         let mut found = Vec::new();
-        for tag in [crate::rows::SESSION, crate::rows::LIVE, crate::rows::TIMER] {
+        for tag in OF_SESSION {
             let table = v.rows(&crate::rows::table(tag), None, Order::Asc, everything)?;
             let of_id = |key: &[u8]| key.windows(16).any(|w| w == id.0);
             found.extend(table.into_iter().filter(|(key, _)| of_id(key)));

@@ -197,6 +197,7 @@ impl SessionActor {
             self.working = base;
         }
         let env = self.inner.door.env(&self.inner.config.limits);
+        let alone = !d.writes();
         let verdict = match decide(&self.working, &facts, &queued.command, &env) {
             Ok(decision) => {
                 let key = match &queued.command {
@@ -219,7 +220,6 @@ impl SessionActor {
                 {
                     self.numbers = Some((token, facts.last_n));
                 }
-                let alone = !d.writes();
                 let decided = self.fold(decision, d);
                 Verdict {
                     early: alone && !d.writes(),
@@ -231,6 +231,11 @@ impl SessionActor {
                 result: Err(refusal),
             },
         };
+        if d.fork.is_some() && alone && !d.writes() {
+            // Refused, or answered from memory: there is no fork here.
+            d.fork = None;
+            self.working.clone_from(&self.committed);
+        }
         d.verdicts.push(verdict);
     }
 
@@ -249,7 +254,11 @@ impl SessionActor {
                 Body::RunSettled(_) | Body::SessionCreated(_) | Body::SessionForked(_)
             );
             d.bytes += new.content.len();
-            d.records.push(new_record(&new));
+            let omit = new.event.body == Body::Opaque && self.working.keeps_nothing();
+            if omit {
+                self.contents.insert(new.event.seq, new.content.clone());
+            }
+            d.records.push(new_record(&new, omit));
             d.events.push(new);
         }
         if !decision.rows.is_empty() {
@@ -351,7 +360,11 @@ impl SessionActor {
     /// Everything that is keyed by this session goes, but for the word that bytes remain.
     fn erase_rows(&self, out: &mut Vec<RowChange>) {
         let id = self.slot.id;
-        out.extend(self.projection.changes(&Projection::default()));
+        // Both what is there and what this very batch was about to add: a snapshot that nobody
+        // refers to any more must be looked at.
+        for before in [&self.projection, &Projection::of(&self.working)] {
+            out.extend(before.changes(&Projection::default()));
+        }
         if let Some(about) = &self.committed.about {
             out.push(RowChange::Delete(rows::session(about.workspace, id)));
         }

@@ -1,5 +1,6 @@
 //! A write under way, and what follows from its outcome.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -120,7 +121,7 @@ impl Drop for FlightFuture {
             let result = pending.await;
             for (queued, verdict) in flight.waiting {
                 match &result {
-                    Ok(_) => answer(&inner, session, queued, verdict),
+                    Ok(_) => answer(&inner, session, queued, verdict, BTreeMap::new()),
                     Err(e) => queued.reply.send(Err(refusal(&inner, e))),
                 }
             }
@@ -184,6 +185,13 @@ impl SessionActor {
             self.follow_projection(ctx);
             longhaul_storage::fault::point("claim::before_reply");
         }
+        self.contents.settle(&self.committed);
+        if let Some(first) = self.contents.first() {
+            // Bounded memory may have let the oldest go.
+            let from = self.committed.now.contents_from.max(first);
+            self.committed.now.contents_from = from;
+            self.working.now.contents_from = from;
+        }
         let moved = flight.projection.is_some();
         for (queued, verdict) in flight.waiting {
             self.answer(queued, verdict);
@@ -233,12 +241,27 @@ impl SessionActor {
         {
             self.renew(call.token, self.instant);
         }
-        answer(&self.inner, self.slot.id, queued, verdict);
+        let inputs = verdict.result.as_ref().ok();
+        let inputs = inputs.and_then(|d| d.reply.inputs.as_deref());
+        let contents = match inputs {
+            Some(inputs) if !self.contents.is_empty() => {
+                self.contents.of(inputs.iter().map(|a| a.seq))
+            }
+            _ => BTreeMap::new(),
+        };
+        answer(&self.inner, self.slot.id, queued, verdict, contents);
     }
 }
 
 /// Gives an answer; one that carries inputs reads them first, off this thread.
-fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdict) {
+/// `contents`: those of the inputs that are in memory only.
+fn answer(
+    inner: &Arc<Inner>,
+    session: SessionId,
+    queued: Queued,
+    verdict: Verdict,
+    contents: BTreeMap<u64, Bytes>,
+) {
     let decided = match verdict.result {
         Ok(decided) => decided,
         Err(refusal) => {
@@ -282,7 +305,7 @@ fn answer(inner: &Arc<Inner>, session: SessionId, queued: Queued, verdict: Verdi
             items_max: PAGE_EVENTS_MAX,
             bytes_max: PAGE_BYTES_MAX,
         };
-        envelopes(view, StreamId(session.0), &answers, limit)
+        envelopes(view, StreamId(session.0), &answers, limit, &contents)
     });
     // Not bound to an actor: the answer is given whoever dies meanwhile.
     tokio::spawn(async move {

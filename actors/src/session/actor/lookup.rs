@@ -10,6 +10,7 @@ use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
 use crate::session::blob;
 use crate::session::decision::RowOp;
+use crate::session::envelope::envelope_with;
 use crate::session::event::NewEvent;
 use crate::session::facts::{
     Created, Earlier, EndedClaim, Facts, ItemFact, Needs, Receipt, StoredCall,
@@ -366,6 +367,7 @@ pub(super) fn envelopes(
     stream: StreamId,
     answers: &[Answer],
     limit: PageLimit,
+    contents: &BTreeMap<u64, Bytes>,
 ) -> Result<(Vec<Bytes>, Option<u64>), ReadError> {
     let mut out = Vec::with_capacity(answers.len().min(limit.items_max));
     let mut bytes = 0;
@@ -381,7 +383,7 @@ pub(super) fn envelopes(
             .first()
             .ok_or_else(|| damaged("no record".to_owned()))?;
         let envelope =
-            crate::session::envelope::envelope(record).map_err(|e| damaged(e.to_string()))?;
+            envelope_with(record, contents.get(&answer.seq)).map_err(|e| damaged(e.to_string()))?;
         bytes += envelope.len();
         if index > 0 && (index >= limit.items_max || bytes > limit.bytes_max) {
             let last = answers.get(index - 1).map(|a| a.seq);

@@ -51,6 +51,7 @@ pub(super) fn call(
             if run.phase != Phase::Running && !early {
                 return Err(not_ready(run, "checkpoint"));
             }
+            checkpoint::allowed(base)?;
             draft.room_for(1)?;
             let metadata = serde_json::from_str(&new.metadata_json).unwrap_or_default();
             people::check_metadata(&metadata, draft.env.limits)?;
@@ -241,7 +242,16 @@ fn inputs(draft: &mut Draft<'_>, facts: &Facts, run: &LiveRun) -> Result<Reply, 
 
 fn settle(draft: &mut Draft<'_>, run: &LiveRun, settle: &Settle) -> Result<Reply, Rejection> {
     let author = runner(draft.state());
-    let error = settle.error.clone().or_else(|| {
+    let keeps_nothing = draft.state().keeps_nothing();
+    let told = settle.error.clone().map(|e| match keeps_nothing {
+        // What went wrong may quote the conversation.
+        true => RunError {
+            message: "not kept".to_owned(),
+            ..e
+        },
+        false => e,
+    });
+    let error = told.or_else(|| {
         (settle.outcome == Outcome::Failed).then(|| RunError {
             code: "run.failed".to_owned(),
             message: "the runner gave no reason".to_owned(),
@@ -253,7 +263,7 @@ fn settle(draft: &mut Draft<'_>, run: &LiveRun, settle: &Settle) -> Result<Reply
         to: settle.session_failed.then_some(Status::Failed),
         ..turn::End::new(settle.outcome, "settled", LostReason::Settled)
     };
-    if let Some(taken) = &settle.checkpoint {
+    if let Some(taken) = settle.checkpoint.as_ref().filter(|_| !keeps_nothing) {
         turn::checkpoint(draft, &end, taken);
     }
     turn::end(draft, end, &author)?;

@@ -16,6 +16,7 @@ use crate::session::facts::Facts;
 use crate::session::payload::{
     Body, CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed,
     CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, SnapshotRef,
+    Usage,
 };
 use crate::session::state::{Answer, State};
 
@@ -27,6 +28,16 @@ pub(super) struct Stands {
     pub(super) run: Option<RunRef>,
     /// Turns settled up to there.
     pub(super) turn: u64,
+    /// Spent up to there beyond what is recorded so far.
+    pub(super) usage: Usage,
+}
+
+/// A session that keeps nothing has no checkpoints either.
+pub(super) fn allowed(state: &State) -> Result<(), Rejection> {
+    if state.keeps_nothing() {
+        return Err(Code::ZeroDataRetention.into());
+    }
+    Ok(())
 }
 
 /// Adds a checkpoint, and lets the oldest go if there are too many. Returns its id.
@@ -40,10 +51,11 @@ pub(super) fn add(
     let state = draft.state();
     let about = state.about.clone()?;
     let ttl_s = about
+        .retention
         .checkpoint_ttl_s
         .map_or(ttl_s_max, |t| t.min(ttl_s_max));
     let ttl_ms = i64::try_from(ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
-    let usage = state.inherited_usage.plus(state.usage);
+    let usage = state.inherited_usage.plus(state.usage).plus(stands.usage);
     let parent = state.checkpoints.head().map(|c| c.created.checkpoint_id);
     let author = runner(state);
     let mut snapshot = new.snapshot.clone();
@@ -167,6 +179,7 @@ pub(super) fn failed(draft: &mut Draft<'_>, kind: CheckpointKind, reason: &str) 
 pub(super) fn at_settlement(
     draft: &mut Draft<'_>,
     checkpoint: &SettleCheckpoint,
+    usage: Usage,
     status_changes: bool,
 ) -> Option<EventId> {
     let new = match checkpoint {
@@ -191,6 +204,7 @@ pub(super) fn at_settlement(
         through,
         run: draft.run_ref(),
         turn,
+        usage,
     };
     add(draft, new, &stands)?;
     Some(through.id)
@@ -227,6 +241,7 @@ pub(super) fn pin(
             let r = Rejection::new(Code::CheckpointsPinned, format!("{max} are pinned"));
             return Err(r.with("pinned_max", max));
         }
+        draft.room_for(1)?;
         draft.caused_by(Cause::Request(command.request.request_id.to_string()));
         let body = CheckpointPinned {
             checkpoint_id: command.checkpoint,
@@ -238,7 +253,7 @@ pub(super) fn pin(
             emit,
             Body::CheckpointPinned(body),
         );
-        prune(&mut draft);
+        // One that is counted again goes when the next one comes, not before it can be shown.
     }
     let id = draft.base().id;
     let shown = draft
@@ -314,6 +329,7 @@ pub(super) fn explicit(draft: &mut Draft<'_>, new: &NewCheckpoint) -> Reply {
         }),
         run: draft.run_ref(),
         turn,
+        usage: Usage::default(),
     };
     let id = add(draft, new, &stands);
     let expires = id.and_then(|id| {

@@ -3,15 +3,17 @@
 use bytes::Bytes;
 
 use super::draft::{Draft, Emit};
-use super::{checkpoint, not_found};
+use super::{checkpoint, not_found, turn};
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::ids::RunnerId;
 use crate::session::command::ClaimRun;
 use crate::session::decision::{Decision, Granted, Reply, RowOp};
 use crate::session::event::{Author, AuthorKind, Cause, EventType, RunRef};
-use crate::session::facts::Facts;
-use crate::session::payload::{Body, ResumeFrom, ResumePlan, RunClaimed, RunInputsTaken};
+use crate::session::facts::{Facts, LostReason};
+use crate::session::payload::{
+    Body, Outcome, ResumeFrom, ResumePlan, RunClaimed, RunError, RunInputsTaken,
+};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -31,6 +33,9 @@ pub(super) fn claim(
             "the run is no longer queued",
         ));
     };
+    if let Some(seq) = lost_input(base, facts) {
+        return lost(draft, facts, seq);
+    }
     let (now, limits) = (draft.env.now_ms, draft.env.limits);
     if base.now.operation.is_some_and(|o| o.until_ms > now) {
         // The dispatcher offers it again.
@@ -126,6 +131,37 @@ fn resume(
             }
         }
     }
+}
+
+/// The first input of the run whose content is gone for good, if any is.
+fn lost_input(base: &State, facts: &Facts) -> Option<u64> {
+    if !base.keeps_nothing() {
+        return None;
+    }
+    let inputs = facts.taken.iter().copied().chain(untaken(base, facts));
+    let from = base.now.contents_from;
+    inputs.map(|a| a.seq).filter(|seq| *seq < from).min()
+}
+
+/// A run that cannot read its own input fails; the conversation goes on without it.
+fn lost(mut draft: Draft<'_>, facts: &Facts, seq: u64) -> Result<Decision, Rejection> {
+    let error = RunError {
+        code: Code::HistoryUnavailable.text().to_owned(),
+        message: format!("the input at {seq} was never written, and is gone with the process"),
+    };
+    let end = turn::End {
+        error: Some(error),
+        to: Some(Status::Idle),
+        ..turn::End::new(Outcome::Failed, "input unreadable", LostReason::Released)
+    };
+    take(&mut draft, facts);
+    turn::end(&mut draft, end, &Author::system())?;
+    let mut decision = draft.done(Reply::ok());
+    decision.refused = Some(Rejection::new(
+        Code::ClaimNotFound,
+        "the run has failed: its input cannot be read",
+    ));
+    Ok(decision)
 }
 
 /// Takes everything untaken for the live run, visibly. Ascending; empty if there was nothing.

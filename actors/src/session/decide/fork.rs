@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, Emit};
 use super::{people, turn};
-use crate::code::Rejection;
+use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
 use crate::session::command::{Fork, ForkedDisk};
@@ -40,6 +40,9 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
         }
         None => serde_json::from_str(&about.metadata_json).unwrap_or_default(),
     };
+    if !base.missing.is_empty() {
+        return Err(unreadable(base));
+    }
     draft.room_for(1)?;
     draft.caused_by(Cause::Request(f.request.request_id.to_string()));
     let forked = SessionForked {
@@ -68,6 +71,13 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
     people::note_creation(&mut draft, &f.request);
     let reply = people::shown(&mut draft, 201);
     Ok(draft.done_for(&f.request, reply))
+}
+
+/// The past that was asked for is not all there: nothing is made of the rest.
+fn unreadable(base: &State) -> Rejection {
+    let detail = "contents of the shared past cannot be read";
+    let missing = serde_json::json!(base.missing);
+    Rejection::new(Code::HistoryUnavailable, detail).with("missing", missing)
 }
 
 /// The child's own checkpoint over the source's snapshot: its own reference, the same end.
@@ -118,6 +128,7 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
                 to: Some(to),
                 ..turn::End::new(Outcome::Canceled, FORKED, LostReason::Canceled)
             };
+            turn::close_items(draft, run.id, run.attempt);
             draft.become_status(to, FORKED);
             let by = crate::session::event::Author::system();
             turn::end(draft, end, &by)?;
@@ -158,7 +169,15 @@ fn without_run(draft: &mut Draft<'_>) -> Result<(), Rejection> {
 
 /// A parked run stays parked, without compute, its items open under the same ids.
 fn parked(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
-    draft.become_status(Status::Paused, FORKED);
+    // Everything it waited for may be in at the cut: then it goes on at once.
+    let all_in = run.all_in();
+    let to = if all_in {
+        turn::close_items(draft, run.id, run.attempt);
+        Status::Pending
+    } else {
+        Status::Paused
+    };
+    draft.become_status(to, FORKED);
     if run.phase == Phase::Waiting {
         let open = run.waits.iter().filter(|w| !w.done);
         let body = RunParked {
@@ -178,11 +197,8 @@ fn parked(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
             Body::RunParked(body),
         );
     }
-    // Everything it waited for may be in at the cut: then it goes on at once.
-    let last = run.answers.last().map(|a| a.id);
-    match last {
-        Some(answer) => turn::go_on(draft, answer),
-        None if run.waits.iter().all(|w| w.done) => turn::go_on(draft, run.parked_id),
-        None => Ok(()),
+    if !all_in {
+        return Ok(());
     }
+    turn::go_on(draft, run.answers.last().map_or(run.parked_id, |a| a.id))
 }

@@ -81,6 +81,9 @@ fn begin(
     open(&draft)?;
     let now_ms = draft.env.now_ms;
     check(state, kind, now_ms)?;
+    if matches!(kind, OperationKind::Checkpoint | OperationKind::Pause) {
+        checkpoint::allowed(state)?;
+    }
     checkpoint::expire(&mut draft, None);
     let state = draft.state();
     if kind == OperationKind::Resume {

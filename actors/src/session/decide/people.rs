@@ -42,7 +42,7 @@ pub(super) fn create(
         pin: c.pin.clone(),
         metadata: c.metadata.clone(),
         budget: c.budget,
-        checkpoint_ttl_s: c.checkpoint_ttl_s,
+        retention: c.retention,
     };
     let emit = Emit::by(c.request.author.clone(), None);
     draft.emit(

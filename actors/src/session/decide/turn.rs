@@ -88,7 +88,7 @@ pub(super) fn end(draft: &mut Draft<'_>, end: End, by: &Author) -> Result<(), Re
         id: run.id,
         attempt: run.attempt,
     };
-    close_items(draft, run_ref);
+    close_items(draft, run.id, run.attempt);
     let starts_next = end.to.is_none() && starts_next(draft, end.outcome);
     let to = end.to.unwrap_or(rest(starts_next));
     draft.set_status(to, end.reason)?;
@@ -137,17 +137,18 @@ const fn rest(starts_next: bool) -> Status {
 /// Takes note of the checkpoint of a turn's end, in the place of the commit where it belongs.
 pub(super) fn checkpoint(draft: &mut Draft<'_>, end: &End, taken: &SettleCheckpoint) {
     let Some(run) = draft.run_ref() else { return };
-    close_items(draft, run);
+    close_items(draft, run.id, run.attempt);
     let starts_next = starts_next(draft, end.outcome);
     let to = end.to.unwrap_or(rest(starts_next));
     let changes = draft.state().status != to;
-    if let Some(id) = super::checkpoint::at_settlement(draft, taken, changes) {
+    if let Some(id) = super::checkpoint::at_settlement(draft, taken, end.usage, changes) {
         draft.promise(id);
     }
 }
 
 /// Closes every open item: a settled run leaves none.
-fn close_items(draft: &mut Draft<'_>, run: RunRef) {
+pub(super) fn close_items(draft: &mut Draft<'_>, id: RunId, attempt: u32) {
+    let run = RunRef { id, attempt };
     let open: Vec<EventId> = draft.state().items.values().map(|i| i.id).collect();
     for item_id in open {
         let body = ItemClosed {

@@ -160,7 +160,7 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
         }
         "settle" => {
             let b: SettleBody = typed(body)?;
-            (b.n, Verb::Settle(settle(b, body)?))
+            (b.n, Verb::Settle(Box::new(settle(b, body)?)))
         }
         _ => {
             let detail = format!("a claim has no verb `{verb}`");

@@ -36,9 +36,27 @@ pub struct SessionCreated {
     pub metadata: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// How long its checkpoints live, where its workspace shortens that, seconds.
+    /// What its workspace says of keeping things, as it was at admission.
+    #[serde(default, skip_serializing_if = "RetentionPolicy::is_default")]
+    pub retention: RetentionPolicy,
+}
+
+/// What a workspace says of keeping things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Encode, Decode)]
+pub struct RetentionPolicy {
+    /// How long checkpoints live, where that is shorter than the server's own, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_ttl_s: Option<u64>,
+    /// Whether no content is ever written: it lives in memory, for the run that needs it.
+    #[serde(default)]
+    pub zero_data_retention: bool,
+}
+
+impl RetentionPolicy {
+    /// Whether it says nothing.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A workspace by id, or the `default` one of a server without tokens.

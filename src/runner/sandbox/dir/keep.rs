@@ -98,16 +98,22 @@ impl DirSandbox {
             return Ok(shown(base));
         }
         self.root().await?;
-        let (work, base) = (self.place.work(), held.take());
+        let (work, mut base) = (self.place.work(), held.take());
         let snapshots = Arc::clone(&snapshots);
         // Cleared before the files are looked at: what happens meanwhile counts for the next one.
         self.dirty.store(false, Ordering::SeqCst);
-        let taken = tokio::task::spawn_blocking(move || snapshots.take(&work, base, fresh));
+        let taken = tokio::task::spawn_blocking(move || {
+            let taken = snapshots.take(&work, &mut base, fresh);
+            (taken, base)
+        });
         let failed = match taken.await {
-            Ok(Ok(base)) => return Ok(shown(held.insert(base))),
-            Ok(Err((why, base))) => {
+            Ok((taken, base)) => {
                 *held = base;
-                why.into()
+                match (taken, held.as_ref()) {
+                    (Ok(()), Some(base)) => return Ok(shown(base)),
+                    (Ok(()), None) => SandboxError::Failed("nothing was kept".to_owned()),
+                    (Err(why), _) => why.into(),
+                }
             }
             Err(e) => SandboxError::Failed(e.to_string()),
         };
