@@ -127,6 +127,7 @@ fn checkpoint_created() -> CheckpointCreated {
         resume: ResumeFrom::Blob {
             size: 10,
             digest: "00ff".into(),
+            schema: Some("v1".into()),
         },
         snapshot: snapshot(),
         generation: 1,
@@ -157,7 +158,10 @@ fn body(kind: EventType) -> Body {
                 cost_micros_max: Some(9),
                 tokens_max: None,
             }),
-            checkpoint_ttl_s: Some(3_600),
+            retention: RetentionPolicy {
+                checkpoint_ttl_s: Some(3_600),
+                zero_data_retention: true,
+            },
         })),
         EventType::SessionForked => Body::SessionForked(Box::new(SessionForked {
             source_session_id: SessionId([9; 16]),
@@ -167,6 +171,10 @@ fn body(kind: EventType) -> Body {
             boundary_event_id: event_id(3),
             principal: "ann".into(),
             metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!("v"))]),
+            adopted: Some(Adopted {
+                runner: RunnerId([4; 16]),
+                sandbox_ref: "copy-1".into(),
+            }),
         })),
         EventType::CheckpointCreated => Body::CheckpointCreated(Box::new(checkpoint_created())),
         EventType::CheckpointFailed => Body::CheckpointFailed(CheckpointFailed {
@@ -326,10 +334,13 @@ fn every_event_type_has_a_golden_record() {
             header,
             body,
         };
-        let record = new_record(&NewEvent {
-            event: event.clone(),
-            content: content.clone(),
-        });
+        let record = new_record(
+            &NewEvent {
+                event: event.clone(),
+                content: content.clone(),
+            },
+            false,
+        );
         let name = kind.text();
         let record = Record {
             seq: 4,
@@ -410,7 +421,10 @@ fn state() -> State {
             cost_micros_max: Some(1),
             tokens_max: Some(2),
         }),
-        checkpoint_ttl_s: Some(3_600),
+        retention: RetentionPolicy {
+            checkpoint_ttl_s: Some(3_600),
+            zero_data_retention: true,
+        },
     });
     state.status = Status::Waiting;
     state.created_at_ms = 1;
@@ -489,6 +503,10 @@ fn state() -> State {
         source: SessionId([9; 16]),
         root: SessionId([10; 16]),
         boundary_seq: 3,
+        adopted: Some(Adopted {
+            runner: RunnerId([4; 16]),
+            sandbox_ref: "copy-1".into(),
+        }),
     });
     state.inherited_usage = usage();
     state.turns = 3;
@@ -561,7 +579,10 @@ fn every_stored_row_has_a_golden_form() {
         "row.snapshot",
         &SnapshotRow {
             snapshot: snapshot(),
-            manifest: vec![1, 2, 3],
+            kept: Some(longhaul_actors::session::command::Kept {
+                manifest: vec![1, 2, 3],
+                packs: vec![[4; 16]],
+            }),
         },
     );
     stored(

@@ -65,7 +65,7 @@ fn matcher(runners: impl IntoIterator<Item = RunnerInfo>) -> Matcher {
 }
 
 fn offer(m: &mut Matcher, row: LiveRow) -> Vec<Match> {
-    m.offer(row, NOW, NOW, false)
+    m.offer(row, NOW, NOW, NOW, false)
 }
 
 fn poll(m: &mut Matcher, poll: u64, n: u8, max: usize) -> Vec<Match> {
@@ -200,7 +200,7 @@ fn rows_read_some_time_ago_change_nothing_that_is_known() {
     let mut newer = pinned(1, 1);
     newer.run = RunId([8; 16]);
     offer(&mut m, newer.clone());
-    m.offer(pinned(1, 1), NOW, NOW, true);
+    m.offer(pinned(1, 1), NOW, NOW, NOW, true);
     m.enrol(exact(1, 5)).expect("enrol");
     assert_eq!(poll(&mut m, 1, 1, 1)[0].row.run, newer.run);
 }

@@ -15,7 +15,7 @@ use crate::ids::{CheckpointId, CloneToken, EventId, SessionId};
 use crate::limits::PAGE_BYTES_MAX;
 use crate::reader::Class;
 use crate::rows;
-use crate::session::actor::{checkpoints, recover, state_at};
+use crate::session::actor::{checkpoints, state_at};
 use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
@@ -46,6 +46,18 @@ pub struct ForkRequest {
     pub principal: Option<String>,
     /// The child's pairs; `None` = the source's.
     pub metadata: Option<Map<String, Value>>,
+}
+
+/// The place that was selected.
+struct Boundary {
+    /// The source, folded up to there.
+    source: Box<State>,
+    /// The first session of its family.
+    root: SessionId,
+    /// The checkpoint that was selected.
+    checkpoint: Option<Checkpoint>,
+    /// Its resume blob, verified.
+    blob: Option<Bytes>,
 }
 
 /// Where two sessions part.
@@ -80,6 +92,7 @@ impl Engine {
         let child = self.new_session_id();
         let Boundary {
             source,
+            root,
             checkpoint,
             blob,
         } = self.boundary(&ask).await?;
@@ -91,6 +104,7 @@ impl Engine {
         let fork = Fork {
             request: ask.request,
             source,
+            root,
             selector: ask.selector,
             principal: ask.principal,
             metadata: ask.metadata,
@@ -152,8 +166,10 @@ impl Engine {
     async fn boundary(&self, ask: &ForkRequest) -> Result<Boundary, Rejection> {
         let (workspace, source) = (ask.request.workspace, ask.source);
         if ask.selector == Selector::Head {
+            let state = self.state(workspace, source).await?;
             return Ok(Boundary {
-                source: self.state(workspace, source).await?,
+                root: state.forked.as_ref().map_or(source, |f| f.root),
+                source: state,
                 checkpoint: None,
                 blob: None,
             });
@@ -161,7 +177,7 @@ impl Engine {
         let selector = ask.selector;
         let now_ms = self.inner.door.clock.wall_ms();
         let read = self.inner.read(Class::Session, move |view| {
-            let (head, _) = here(view, workspace, source)?;
+            let (head, row) = here(view, workspace, source)?;
             let (seq, checkpoint) = match selector {
                 Selector::Head => (head.last_seq, None),
                 Selector::Seq(seq) => (seq, None),
@@ -193,6 +209,7 @@ impl Engine {
             };
             Ok(Ok(Boundary {
                 source: Box::new(state_at(view, source, seq)?),
+                root: row.root.unwrap_or(source),
                 checkpoint,
                 blob,
             }))
@@ -264,11 +281,8 @@ impl Engine {
         session: SessionId,
     ) -> Result<(Vec<FamilyMember>, bool), Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            here(view, workspace, session)?;
-            let root = recover(view, session)?
-                .state
-                .forked
-                .map_or(session, |f| f.root);
+            let (_, row) = here(view, workspace, session)?;
+            let root = row.root.unwrap_or(session);
             let mut members = vec![member(view, workspace, root, None)?];
             let limit = PageLimit {
                 items_max: FAMILY_MEMBERS_MAX,
@@ -333,14 +347,6 @@ fn shared(a: &StreamHead, b: &StreamHead) -> u64 {
         }
     }
     through.min(a.last_seq).min(b.last_seq)
-}
-
-/// Where a fork begins.
-struct Boundary {
-    source: Box<State>,
-    checkpoint: Option<Checkpoint>,
-    /// The checkpoint's resume blob.
-    blob: Option<Bytes>,
 }
 
 enum Unverified {

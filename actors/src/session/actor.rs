@@ -89,7 +89,9 @@ impl SessionActor {
         let inner_now = inner.timer.now();
         let mut first = from.state;
         // What was not written is gone with whoever had it in memory.
-        first.now.contents_from = first.last_seq + 1;
+        if first.keeps_nothing() {
+            first.now.contents_from = first.last_seq + 1;
+        }
         Self::create(move |ctx| {
             ctx.set_mailbox_capacity(MAILBOX_LEN_MAX);
             Self {

@@ -15,7 +15,7 @@ use super::payload::{
     RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
-use crate::ids::{CheckpointId, EventId, RunId, RunnerId, TokenDigest};
+use crate::ids::{CheckpointId, EventId, RunId, RunnerId, SessionId, TokenDigest};
 
 /// One request to a session.
 #[derive(Debug, Clone)]
@@ -109,6 +109,9 @@ pub struct Fork {
     pub request: Request,
     /// The source, folded up to and with the boundary.
     pub source: Box<State>,
+    /// The first session of the source's family. The source itself may be a fork although it was
+    /// none yet at the boundary.
+    pub root: SessionId,
     /// What was asked for.
     pub selector: Selector,
     /// Who the child acts as; `None` = the source's principal.

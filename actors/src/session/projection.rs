@@ -56,6 +56,8 @@ pub struct SessionRow {
     pub metadata_json: String,
     /// When it was admitted, milliseconds.
     pub created_at_ms: i64,
+    /// The first session of its family, if it is a fork.
+    pub root: Option<SessionId>,
 }
 
 /// A session with a live run: what start-up needs to go on.
@@ -202,6 +204,7 @@ impl Projection {
             status: state.status,
             metadata_json: about.metadata_json.clone(),
             created_at_ms: state.created_at_ms,
+            root: state.forked.as_ref().map(|f| f.root),
         };
         let live = state.run.as_ref().map(|run| LiveRow {
             session: state.id,

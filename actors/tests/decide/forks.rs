@@ -89,7 +89,7 @@ fn check_fork(b: &Boxed, seq: u64) -> Boxed {
     let changes = child.types_after(seq);
     let changes = changes.iter().filter(|t| **t == T::SessionStatus).count();
     assert_eq!(changes, usize::from(base.status != status), "{what}");
-    let forked = s.forked.expect("a fork");
+    let forked = s.forked.clone().expect("a fork");
     assert_eq!((forked.source, forked.boundary_seq), (b.state.id, seq));
     assert_eq!(s.usage, Usage::default());
     assert_eq!(s.inherited_usage, base.inherited_usage.plus(base.usage));

@@ -175,7 +175,8 @@ fn verbs_are_strict() {
             Code::FieldInvalid,
         ),
         ("steps", "{}", Code::RouteUnknown),
-        ("checkpoint", "{}", Code::RouteUnknown),
+        ("checkpoint", "{}", Code::FieldInvalid),
+        ("reject_checkpoint", "{}", Code::RouteUnknown),
         ("undeliver", "{}", Code::RouteUnknown),
     ] {
         let refusal = parse_attempt(verb, body.as_bytes()).expect_err(body);

@@ -142,7 +142,10 @@ impl Boxed {
             pin: pin(),
             metadata,
             budget: None,
-            checkpoint_ttl_s: self.ttl_s,
+            retention: longhaul_actors::session::payload::RetentionPolicy {
+                checkpoint_ttl_s: self.ttl_s,
+                zero_data_retention: false,
+            },
             events: Vec::new(),
         })))
     }
@@ -257,6 +260,7 @@ impl Boxed {
                 .unwrap_or(0)
         };
         Facts {
+            blobs: BTreeMap::new(),
             receipt: n
                 .receipt
                 .or(n.created)
@@ -354,6 +358,8 @@ impl Boxed {
         self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {
+                RowOp::Operation(operation) => self.state.now.operation = operation,
+                RowOp::Attached(attached) => self.state.now.attached = attached,
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
@@ -364,7 +370,10 @@ impl Boxed {
                     self.calls.retain(|(token, _), _| *token != t);
                     self.ended.insert(t, e);
                 }
-                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
+                RowOp::PutSnapshot(..)
+                | RowOp::HoldSnapshot(_)
+                | RowOp::PutBlob(..)
+                | RowOp::DropBlob(_) => {}
             }
         }
         self.check_state();

@@ -1,6 +1,5 @@
 //! The session in a box: its checkpoints and its forks.
 
-use bytes::Bytes;
 use longhaul_actors::code::Rejection;
 use longhaul_actors::codec;
 use longhaul_actors::ids::{CheckpointId, ClaimToken, SessionId};
@@ -39,6 +38,7 @@ impl Boxed {
         let mut fork = Fork {
             request: request(None),
             source: Box::new(self.at(seq)),
+            root: self.state.forked.as_ref().map_or(self.state.id, |f| f.root),
             selector: Selector::Seq(seq),
             principal: None,
             metadata: None,
@@ -46,13 +46,11 @@ impl Boxed {
         };
         change(&mut fork);
         let id = self.door.ids.uuid(self.door.clock.wall_ms());
-        let mut child = Self {
-            door: self.door.clone(),
-            limits: self.limits.clone(),
-            tokens: self.tokens,
-            ttl_s: self.ttl_s,
-            ..Self::at_world(self.world.clone())
-        };
+        let mut child = Self::at_world(self.world.clone());
+        child.door = self.door.clone();
+        child.limits = self.limits.clone();
+        child.tokens = self.tokens;
+        child.ttl_s = self.ttl_s;
         child.state.id = SessionId(id);
         let past = self.log.iter().take_while(|e| e.event.seq <= seq);
         past.for_each(|new| child.note(new));
@@ -78,6 +76,7 @@ impl Boxed {
             f.selector = Selector::CheckpointId(checkpoint);
             f.checkpoint = Some(Box::new(ForkedDisk {
                 checkpoint: created.clone(),
+                blob: None,
                 adopted: None,
             }));
         };
@@ -103,7 +102,7 @@ impl Boxed {
             checkpoint,
             body: [1; 16],
         };
-        self.attempt(token, None, Verb::Settle(settle))
+        self.attempt(token, None, Verb::Settle(Box::new(settle)))
     }
 
     /// A whole turn that ends with a checkpoint over the snapshot of this name.
@@ -127,11 +126,11 @@ impl Boxed {
         checkpoint: CheckpointId,
         pinned: bool,
     ) -> Result<Reply, Rejection> {
-        self.ask(Command::Pin(PinCheckpoint {
+        self.ask(Command::Pin(Box::new(PinCheckpoint {
             request: request(None),
             checkpoint,
             pinned,
-        }))
+        })))
     }
 
     /// The ids of the listed checkpoints, oldest first.
@@ -172,8 +171,12 @@ pub(crate) fn snapshot(id: &str) -> SnapshotRef {
 pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
     NewCheckpoint {
         snapshot: snapshot(snapshot_id),
-        manifest: Some(Bytes::from_static(b"m")),
+        kept: Some(longhaul_actors::session::command::Kept {
+            manifest: vec![7],
+            packs: vec![[8; 16]],
+        }),
         resume: ResumeFrom::RebuildFromLog,
+        blob: None,
         name: None,
         metadata_json: "{}".into(),
         cursor: None,

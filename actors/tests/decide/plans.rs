@@ -189,6 +189,7 @@ fn a_past_without_a_start_is_fresh_and_a_fork_is_told_so_until_it_has_run() {
         source: SessionId([1; 16]),
         root: SessionId([1; 16]),
         boundary_seq: 5,
+        adopted: None,
     });
     fork.started_here = false;
     fork.ever_checkpointed = false;

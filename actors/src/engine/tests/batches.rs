@@ -219,7 +219,7 @@ fn two_creations_with_one_key_make_one_session() {
                 pin: pin(),
                 metadata: serde_json::Map::new(),
                 budget: None,
-                checkpoint_ttl_s: None,
+                retention: Default::default(),
                 events: Vec::new(),
             }))
         };

@@ -49,7 +49,7 @@ impl Disk {
 }
 
 impl SnapshotBytes for Disk {
-    fn delete(&self, row: &SnapshotRow) -> Deleting {
+    fn delete(&self, _: crate::session::checkpoints::SnapshotKey, row: &SnapshotRow) -> Deleting {
         let stuck = self.stuck.load(Ordering::SeqCst) || step(&self.dead);
         let gone = if stuck {
             BytesGone::Later("a test".to_owned())
@@ -228,8 +228,12 @@ impl Kept {
                 runner_id: Some(RUNNER),
                 bytes: 1,
             },
-            manifest: Some(Bytes::from_static(b"m")),
+            kept: Some(crate::session::command::Kept {
+                manifest: vec![7],
+                packs: vec![[8; 16]],
+            }),
             resume: ResumeFrom::RebuildFromLog,
+            blob: None,
             name: None,
             metadata_json: "{}".to_owned(),
             cursor: None,
@@ -248,7 +252,7 @@ impl Kept {
             checkpoint: Some(checkpoint),
             body: [1; 16],
         };
-        self.attempt(token, Verb::Settle(settle)).await;
+        self.attempt(token, Verb::Settle(Box::new(settle))).await;
         let state = self.b.engine.state(WS, id).await.expect("state");
         state.checkpoints.head().expect("one").created.checkpoint_id
     }
@@ -300,7 +304,7 @@ fn a_session_with_checkpoints_is_the_same_after_a_restart() {
             checkpoint: first,
             pinned: true,
         };
-        k.b.ask(id, Command::Pin(pin)).await.expect("pin");
+        k.b.ask(id, Command::Pin(Box::new(pin))).await.expect("pin");
         for n in 0..4 {
             k.turn(id, &n.to_string()).await;
         }
@@ -405,7 +409,9 @@ fn bytes_that_cannot_go_now_go_later() {
         k.disk.stuck.store(true, Ordering::SeqCst);
         k.erase(id).await;
         let other = k.b.create(&[]).await;
-        eventually(|| k.table(rows::DOOMED).len() == 1).await;
+        // It stays on the list, and open to new references, until the bytes can go.
+        let waits = || k.table(rows::COLLECT).len() == 1 && k.table(rows::DOOMED).is_empty();
+        eventually(waits).await;
         k.disk.stuck.store(false, Ordering::SeqCst);
         // The next look, whoever asks for it.
         k.b.world.advance_ms(60_000);

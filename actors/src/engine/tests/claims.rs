@@ -195,6 +195,7 @@ fn a_poll_ends_empty_when_its_time_is_over() {
                 .claim(RUNNER, 1, Duration::ZERO)
                 .await
                 .expect("claim")
+                .claims
                 .is_empty()
         );
         let engine = b.engine.clone();
@@ -206,7 +207,7 @@ fn a_poll_ends_empty_when_its_time_is_over() {
             poll.is_finished()
         })
         .await;
-        assert!(poll.await.expect("task").expect("claim").is_empty());
+        assert!(poll.await.expect("task").expect("claim").claims.is_empty());
         let unknown = b
             .engine
             .claim(crate::ids::RunnerId([1; 16]), 1, Duration::ZERO)
@@ -233,6 +234,7 @@ fn capacity_and_draining_hold_runs_back_and_are_named() {
                 .claim(RUNNER, 1, Duration::ZERO)
                 .await
                 .expect("claim")
+                .claims
                 .is_empty()
         );
         b.call(token, "ready", json!({})).await.expect("ready");
@@ -264,6 +266,7 @@ fn a_paused_engine_serves_everything_and_hands_out_nothing() {
                 .claim(RUNNER, 1, Duration::ZERO)
                 .await
                 .expect("claim")
+                .claims
                 .is_empty()
         );
         b.until(id, |s| s["run"]["blocked_by"] == "paused_start")

@@ -146,7 +146,7 @@ fn another_writer_is_met_at_the_commit() {
                     seq: head.last_seq,
                     hash: head.last_hash,
                 },
-                records: vec![crate::session::stored::new_record(&new)],
+                records: vec![crate::session::stored::new_record(&new, false)],
                 history: Vec::new(),
                 state: None,
                 erase: false,

@@ -218,7 +218,7 @@ impl Boxed {
             pin: pin(),
             metadata: serde_json::Map::new(),
             budget: None,
-            checkpoint_ttl_s: None,
+            retention: Default::default(),
             events,
         };
         self.ask(id, Command::Create(Box::new(create))).await
@@ -271,6 +271,7 @@ impl Boxed {
             .claim(RUNNER, max, Duration::from_secs(3_600))
             .await
             .expect("claims")
+            .claims
     }
 
     /// A session whose run is claimed and ready.

@@ -76,7 +76,7 @@ async fn step(b: &Boxed, dice: &mut Dice, m: &mut Model) {
                 .claim(RUNNER, 3, Duration::ZERO)
                 .await
                 .unwrap_or_default();
-            m.grants.extend(got);
+            m.grants.extend(got.claims);
         }
         7..=9 => {
             if m.grants.is_empty() {

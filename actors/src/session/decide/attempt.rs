@@ -11,8 +11,8 @@ use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
 use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{EndedClaim, Facts, LostReason, StoredCall};
-use crate::session::payload::{Body, Outcome, RequeueReason, RunError, RunStarted};
-use crate::session::state::{ItemKind, LiveRun, Phase};
+use crate::session::payload::{Body, Outcome, RequeueReason, ResumePlan, RunError, RunStarted};
+use crate::session::state::{Claim, ItemKind, LiveRun, Phase};
 use crate::session::status::Status;
 
 /// Decides one call.
@@ -47,7 +47,8 @@ pub(super) fn call(
         Verb::Inputs => inputs(&mut draft, facts, run)?,
         Verb::Checkpoint(new) => {
             // The server's own runner keeps an attached sandbox before it is ready.
-            let early = run.phase == Phase::Claimed && new.kept.is_some();
+            let attached = |c: &Claim| c.resume == ResumePlan::Attached;
+            let early = run.phase == Phase::Claimed && run.claim.as_ref().is_some_and(attached);
             if run.phase != Phase::Running && !early {
                 return Err(not_ready(run, "checkpoint"));
             }

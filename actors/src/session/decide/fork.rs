@@ -13,7 +13,7 @@ use crate::session::payload::{
     Body, CheckpointCreated, CheckpointKind, Compute, Outcome, RunError, RunParked, SessionForked,
     Trigger, TriggerKind,
 };
-use crate::session::state::{LiveRun, Phase, State};
+use crate::session::state::{LiveRun, Now, Phase, State};
 use crate::session::status::Status;
 
 const FORKED: &str = "forked";
@@ -23,6 +23,8 @@ const FORKED: &str = "forked";
 pub fn base_of(fork: &Fork, child: SessionId) -> State {
     let mut base = (*fork.source).clone();
     base.id = child;
+    // What is true of the source in this process is not true of the child.
+    base.now = Now::default();
     base
 }
 
@@ -47,7 +49,7 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
     draft.caused_by(Cause::Request(f.request.request_id.to_string()));
     let forked = SessionForked {
         source_session_id: f.source.id,
-        root_session_id: base.forked.as_ref().map_or(f.source.id, |l| l.root),
+        root_session_id: f.root,
         selector: f.selector,
         boundary_seq: base.last_seq,
         boundary_event_id: base.last_id,

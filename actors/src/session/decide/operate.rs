@@ -17,7 +17,7 @@ use crate::session::facts::Facts;
 use crate::session::operation::{
     Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
-use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat};
+use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -168,6 +168,7 @@ fn add(draft: &mut Draft<'_>, new: &NewCheckpoint, kind: CheckpointKind) -> Opti
         },
         run: None,
         turn: state.turns,
+        usage: Usage::default(),
     };
     checkpoint::add(draft, new, &stands)
 }
