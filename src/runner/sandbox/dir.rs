@@ -1,6 +1,7 @@
 //! The provider `dir`: one folder per attempt on this machine, commands isolated from the rest
 //! of it where bubblewrap works.
 
+mod copies;
 mod keep;
 mod tools;
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
+use longhaul_actors::session::payload::SnapshotRef;
 use rustix::fs::FlockOperation;
 use tokio::sync::{Mutex, OnceCell};
 
@@ -22,8 +24,9 @@ use super::{
     SandboxRequest, Snapshot,
 };
 use crate::runner::settings::RunnerConfig;
-use crate::snapshots::{Base, Snapshots};
-use keep::Plan;
+use crate::snapshots::{Base, Vault};
+use copies::Copies;
+use keep::{Plan, Restored};
 use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
@@ -52,7 +55,8 @@ pub enum DirError {
 #[derive(Debug)]
 pub struct DirProvider {
     tools: Arc<Tools>,
-    snapshots: Option<Arc<Snapshots>>,
+    snapshots: Option<Arc<dyn Vault>>,
+    copies: Copies,
 }
 
 impl DirProvider {
@@ -81,12 +85,13 @@ impl DirProvider {
         Ok(Self {
             tools: Arc::new(tools),
             snapshots: None,
+            copies: Copies::default(),
         })
     }
 
     /// Keeps snapshots in this store from now on.
     #[must_use]
-    pub fn with_snapshots(mut self, snapshots: Arc<Snapshots>) -> Self {
+    pub fn with_snapshots(mut self, snapshots: Arc<dyn Vault>) -> Self {
         self.snapshots = Some(snapshots);
         self
     }
@@ -132,6 +137,32 @@ impl SandboxProvider for DirProvider {
         self.snapshots.is_some()
     }
 
+    fn copy(
+        &self,
+        workspace: Option<String>,
+        snapshot: SnapshotRef,
+    ) -> BoxFuture<'_, Result<String, SandboxError>> {
+        async move {
+            let plan = Plan::snapshot(workspace.as_deref(), snapshot)?;
+            let copy = Restored::of(&self.tools, self.snapshots.clone(), plan).await?;
+            let (name, old) = self.copies.put(copy);
+            if let Some(old) = old {
+                remove(&self.tools.door, old.place.folder).await;
+            }
+            Ok(name)
+        }
+        .boxed()
+    }
+
+    fn drop_copy(&self, name: String) -> BoxFuture<'_, ()> {
+        async move {
+            if let Some(copy) = self.copies.take(Some(&name)) {
+                remove(&self.tools.door, copy.place.folder).await;
+            }
+        }
+        .boxed()
+    }
+
     fn create(
         &self,
         request: SandboxRequest,
@@ -149,19 +180,26 @@ impl SandboxProvider for DirProvider {
             }
             let config = tools.config.within(&request.profile);
             let plan = Plan::read(&request)?;
-            let place = Place::new(&tools);
+            let Restored { place, base } = match self.copies.take(plan.copy()) {
+                Some(copy) => copy,
+                None => Restored::of(&tools, self.snapshots.clone(), plan).await?,
+            };
+            let made = base.is_some();
             let sandbox = DirSandbox {
                 tools,
                 config,
                 place,
                 snapshots: self.snapshots.clone(),
-                base: Mutex::new(None),
+                session_id: request.session_id,
+                base: Mutex::new(base),
                 root: OnceCell::new(),
                 commands: AtomicU64::new(0),
                 dirty: AtomicBool::new(false),
                 released: AtomicBool::new(false),
             };
-            sandbox.restore(plan).await?;
+            if made {
+                sandbox.root().await?;
+            }
             Ok(Box::new(sandbox) as Box<dyn Sandbox>)
         }
         .boxed()
@@ -175,7 +213,9 @@ struct DirSandbox {
     /// The runner's settings under the profile's limits.
     config: RunnerConfig,
     place: Place,
-    snapshots: Option<Arc<Snapshots>>,
+    snapshots: Option<Arc<dyn Vault>>,
+    /// The session it is for.
+    session_id: String,
     /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
