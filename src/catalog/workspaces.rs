@@ -284,10 +284,14 @@ mod tests {
     fn bad_values_come_before_unsupported_ones() {
         let check =
             |json: &str| check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code);
-        assert_eq!(check("{}"), Ok(None));
-        assert_eq!(check(r#"{"zero_data_retention":false}"#), Ok(None));
+        assert_eq!(check("{}"), Ok(RetentionPolicy::default()));
+        let off = r#"{"zero_data_retention":false}"#;
+        assert_eq!(check(off), Ok(RetentionPolicy::default()));
+        let on = check(r#"{"zero_data_retention":true}"#);
+        assert!(on.is_ok_and(|p| p.zero_data_retention));
         let longest = r#"{"checkpoint_ttl_s":2592000}"#;
-        assert_eq!(check(longest), Ok(Some(CHECKPOINT_TTL_S_MAX)));
+        let kept = check(longest).map(|p| p.checkpoint_ttl_s);
+        assert_eq!(kept, Ok(Some(CHECKPOINT_TTL_S_MAX)));
         for bad in [
             r#"{"checkpoint_ttl_s":0}"#,
             r#"{"checkpoint_ttl_s":2592001}"#,
@@ -302,7 +306,6 @@ mod tests {
         for later in [
             r#"{"checkpoint_ttl_s":60,"content_ttl_s":1}"#,
             r#"{"content_ttl_s":1}"#,
-            r#"{"zero_data_retention":true}"#,
         ] {
             assert_eq!(check(later), Err(Code::PolicyUnsupported), "{later}");
         }
@@ -317,9 +320,15 @@ mod tests {
             created_at_ms: 7,
         };
         let row = read_row(&codec::encode(&plain)).expect("the old form");
-        assert_eq!((row.created_at_ms, row.checkpoint_ttl_s), (7, None));
+        assert_eq!(
+            (row.created_at_ms, row.policy),
+            (7, RetentionPolicy::default())
+        );
         let newer = WorkspaceRow {
-            checkpoint_ttl_s: Some(60),
+            policy: RetentionPolicy {
+                checkpoint_ttl_s: Some(60),
+                zero_data_retention: true,
+            },
             ..row
         };
         assert_eq!(read_row(&codec::encode(&newer)), Ok(newer));
