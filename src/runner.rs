@@ -13,6 +13,7 @@ pub mod attached;
 pub mod attempt;
 pub mod builtin;
 pub mod calls;
+mod clones;
 pub mod harness;
 pub mod history;
 pub mod http;

@@ -1,5 +1,6 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
+mod adopt;
 mod claims;
 mod control;
 mod forks;
@@ -26,6 +27,7 @@ use crate::runner::{self, Extensions};
 use crate::snapshots::{Snapshots, SnapshotsHandle};
 use crate::telemetry;
 
+pub(crate) use claims::info;
 pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};

@@ -333,9 +333,15 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
     };
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
     let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
-        Some(pool) => pool.take(&claim.session_id).ok_or_else(|| {
-            SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
-        }),
+        Some(pool) => match pool.take(&claim.session_id) {
+            Some(sandbox) => {
+                sandbox.detach().await;
+                Ok(sandbox)
+            }
+            None => Err(SandboxError::SnapshotUnusable(
+                "the attached sandbox is gone".to_owned(),
+            )),
+        },
         None => provider.create(request).await.map(Arc::from),
     };
     let sandbox: Arc<dyn Sandbox> = match made {

@@ -274,6 +274,17 @@ pub trait Sandbox: Send + Sync + Debug {
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
     }
 
+    /// An operation leaves it between runs. Whether it will be there after a restart of this
+    /// process.
+    fn attach(&self) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
+    /// A run takes it over: from here on it goes with its attempt.
+    fn detach(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Ends every process in it and removes it. Idempotent; later calls of the others fail.
     fn release(&self) -> BoxFuture<'_, ()>;
 }

@@ -21,12 +21,13 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-pub const VERBS: [&str; 8] = [
+pub const VERBS: [&str; 9] = [
     "ready",
     "heartbeat",
     "events",
     "inputs",
     "checkpoint",
+    "reject",
     "park",
     "settle",
     "release",

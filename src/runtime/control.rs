@@ -15,7 +15,7 @@ use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
 use longhaul_actors::session::checkpoints::DIR;
 use longhaul_actors::session::command::NewCheckpoint;
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef};
+use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef, WorkspaceRef};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
@@ -278,9 +278,27 @@ impl Runtime {
 
     /// The session must have a sandbox that the built-in runner makes.
     async fn work(&self, asked: Asked, session: SessionId) -> Result<Work, Rejection> {
-        let workspace = asked.caller.workspace;
+        let profile = self.dir_profile(asked.caller.workspace, session).await?;
+        let control = self.control().ok_or_else(|| {
+            let why = "this server has no runner of its own";
+            Rejection::new(Code::UnsupportedBackend, why)
+        })?;
+        Ok(Work {
+            runtime: self.inner_handle(),
+            control,
+            asked,
+            session,
+            profile,
+        })
+    }
+
+    /// The profile of a session's `dir` sandbox.
+    pub(super) async fn dir_profile(
+        &self,
+        workspace: WorkspaceRef,
+        session: SessionId,
+    ) -> Result<Value, Rejection> {
         let pin = self.engine().pin(workspace, session).await?;
-        let unsupported = |why: &str| Rejection::new(Code::UnsupportedBackend, why);
         let revision = self
             .catalog()
             .revision(
@@ -293,18 +311,10 @@ impl Runtime {
             .map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
         let profile = revision.get("sandbox").cloned().unwrap_or_default();
         if pin.external || profile.get("provider").and_then(Value::as_str) != Some(DIR) {
-            return Err(unsupported("the server makes no sandbox for this session"));
+            let why = "the server makes no sandbox for this session";
+            return Err(Rejection::new(Code::UnsupportedBackend, why));
         }
-        let Some(control) = self.control() else {
-            return Err(unsupported("this server has no runner of its own"));
-        };
-        Ok(Work {
-            runtime: self.inner_handle(),
-            control,
-            asked,
-            session,
-            profile,
-        })
+        Ok(profile)
     }
 
     /// Looks for sandboxes that nobody has used for long, for ever: keeps what changed, lets go.
@@ -410,7 +420,8 @@ impl Work {
         Ok(made)
     }
 
-    fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
+    async fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
+        sandbox.attach().await;
         let now = self.control.door.clock.mono();
         self.control
             .attached
@@ -445,7 +456,7 @@ impl Work {
             Err(why) => return Err(self.give_up(id, why).await),
         };
         let done = self.timed(work(Arc::clone(&sandbox))).await;
-        let attached = Some(self.leave(&sandbox));
+        let attached = Some(self.leave(&sandbox).await);
         let ended = Done {
             succeeded: true,
             attached,
@@ -478,11 +489,14 @@ impl Work {
             Err(why) => return Err(self.give_up(id, why).await),
         };
         let wanted = kind != OperationKind::Rest || !clean;
-        let left = self.control.attached.find(&self.session.to_string());
+        let attached = match self.control.attached.find(&self.session.to_string()) {
+            Some(sandbox) => Some(self.leave(&sandbox).await),
+            None => None,
+        };
         let done = Done {
             succeeded: true,
             checkpoint: Some(checkpoint).filter(|_| wanted),
-            attached: left.as_ref().map(|s| self.leave(s)),
+            attached,
         };
         let answer = self.end(id, done).await?;
         if kind != OperationKind::Checkpoint
@@ -495,7 +509,7 @@ impl Work {
 
     async fn take(&self, begun: &Begun, named: &Named) -> Result<NewCheckpoint, Rejection> {
         let sandbox = self.sandbox(begun).await?;
-        self.leave(&sandbox);
+        self.leave(&sandbox).await;
         let fresh = sandbox.is_dirty() || begun.clean.is_none();
         let taken = self.timed(sandbox.snapshot(fresh)).await?;
         Ok(new_checkpoint(taken.reference, taken.kept, named))
@@ -509,7 +523,7 @@ impl Work {
         };
         let done = Done {
             succeeded: true,
-            attached: Some(self.leave(&sandbox)),
+            attached: Some(self.leave(&sandbox).await),
             checkpoint: None,
         };
         self.end(id, done).await

@@ -13,7 +13,7 @@ use crate::rows;
 use crate::session::actor::recover;
 use crate::session::command::{Command, Request};
 use crate::session::decide::record;
-use crate::session::operation::{Begun, Done, Operate, OperationId, OperationKind, Step};
+use crate::session::operation::{Attached, Begun, Done, Operate, OperationId, OperationKind, Step};
 use crate::session::payload::{Pin, WorkspaceRef};
 
 impl Engine {
@@ -54,6 +54,22 @@ impl Engine {
     ) -> Result<Answer, Rejection> {
         let result = Box::new(done);
         let step = Step::End { id, result };
+        let command = Command::Operate(Box::new(Operate { request, step }));
+        self.command(session, command).await
+    }
+
+    /// Takes up the sandbox that an operation left before the process was restarted.
+    ///
+    /// # Errors
+    /// `runtime.session_busy` if the session has gone on without it, `session.*`; those of
+    /// [`Engine::command`].
+    pub async fn adopt_attached(
+        &self,
+        session: SessionId,
+        request: Request,
+        attached: Attached,
+    ) -> Result<Answer, Rejection> {
+        let step = Step::Adopt(attached);
         let command = Command::Operate(Box::new(Operate { request, step }));
         self.command(session, command).await
     }

@@ -284,7 +284,7 @@ pub enum Verb {
     Inputs,
     /// Keep a way back.
     Checkpoint(Box<NewCheckpoint>),
-    /// The checkpoint of the resume plan does not verify (said by the server's own runner).
+    /// The checkpoint of the resume plan does not verify.
     RejectCheckpoint {
         /// Which.
         checkpoint: CheckpointId,
@@ -310,7 +310,7 @@ impl Verb {
             Self::Events(_) => "events",
             Self::Inputs => "inputs",
             Self::Checkpoint(_) => "checkpoint",
-            Self::RejectCheckpoint { .. } => "reject_checkpoint",
+            Self::RejectCheckpoint { .. } => "reject",
             Self::Park(_) => "park",
             Self::Settle(_) => "settle",
             Self::Release => "release",

@@ -77,6 +77,8 @@ pub enum Step {
         /// What came of it.
         result: Box<Done>,
     },
+    /// The sandbox that an operation left is there again after the process was restarted.
+    Adopt(Attached),
     /// Delete the bytes behind a checkpoint.
     DeleteSnapshot {
         /// Which.

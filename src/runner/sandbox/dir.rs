@@ -3,11 +3,12 @@
 
 mod copies;
 mod keep;
+mod left;
 mod tools;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
@@ -17,7 +18,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::bwrap::{Isolation, View, wrap};
 use super::command::launch;
-use super::leftovers::{clear, kill_marked, remove};
+use super::leftovers::{clear, end, kill_marked, remove};
 use super::paths::Root;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
@@ -27,6 +28,8 @@ use crate::runner::settings::RunnerConfig;
 use crate::snapshots::{Base, Vault};
 use copies::Copies;
 use keep::{Plan, Restored};
+use left::LEFT_MAX;
+pub use left::Left;
 use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
@@ -57,6 +60,7 @@ pub struct DirProvider {
     tools: Arc<Tools>,
     snapshots: Option<Arc<dyn Vault>>,
     copies: Copies,
+    left: std::sync::Mutex<Vec<Left>>,
 }
 
 impl DirProvider {
@@ -80,13 +84,64 @@ impl DirProvider {
                 "removing sandboxes of an earlier process"
             );
         }
-        clear(&door, &root, leftovers).await;
+        let mut left = Vec::new();
+        let mut rest = Vec::new();
+        for name in leftovers {
+            match left::read(&root, &name).filter(|_| left.len() < LEFT_MAX) {
+                Some(found) => {
+                    end(&door, &root, &name).await;
+                    left.push(found);
+                }
+                None => rest.push(name),
+            }
+        }
+        clear(&door, &root, rest).await;
         let tools = Tools::open(root, config, door, lock).await?;
         Ok(Self {
             tools: Arc::new(tools),
             snapshots: None,
             copies: Copies::default(),
+            left: std::sync::Mutex::new(left),
         })
+    }
+
+    /// The sandboxes that operations of an earlier process left, once. Each is to be reopened or
+    /// removed.
+    pub fn take_left(&self) -> Vec<Left> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *left)
+    }
+
+    /// Removes what an earlier process left.
+    pub async fn remove_left(&self, left: Left) {
+        remove(&self.tools.door, left.place.folder).await;
+    }
+
+    /// Takes up what an earlier process left, under the profile's limits.
+    ///
+    /// # Errors
+    /// See [`SandboxError`].
+    pub async fn reopen(
+        &self,
+        left: &Left,
+        profile: &serde_json::Value,
+    ) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let sandbox = DirSandbox {
+            config: self.tools.config.within(profile),
+            tools: Arc::clone(&self.tools),
+            place: left.place.clone(),
+            snapshots: self.snapshots.clone(),
+            session_id: left.session_id.clone(),
+            workspace: left.workspace.clone(),
+            base: Mutex::new(None),
+            root: OnceCell::new(),
+            // Marks of an earlier process are not given again.
+            commands: AtomicU64::new(1),
+            dirty: AtomicBool::new(true),
+            released: AtomicBool::new(false),
+        };
+        sandbox.root().await?;
+        Ok(Arc::new(sandbox))
     }
 
     /// Keeps snapshots in this store from now on.
@@ -191,6 +246,7 @@ impl SandboxProvider for DirProvider {
                 place,
                 snapshots: self.snapshots.clone(),
                 session_id: request.session_id,
+                workspace: request.workspace,
                 base: Mutex::new(base),
                 root: OnceCell::new(),
                 commands: AtomicU64::new(0),
@@ -216,6 +272,8 @@ struct DirSandbox {
     snapshots: Option<Arc<dyn Vault>>,
     /// The session it is for.
     session_id: String,
+    /// Its workspace, where it is known.
+    workspace: Option<String>,
     /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
@@ -342,6 +400,24 @@ impl Sandbox for DirSandbox {
 
     fn snapshot(&self, fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
         self.keep(fresh).boxed()
+    }
+
+    fn attach(&self) -> BoxFuture<'_, bool> {
+        async move {
+            if self.root.get().is_none() || self.released.load(Ordering::SeqCst) {
+                return false;
+            }
+            let noted = self.write_note();
+            if let Err(error) = &noted {
+                tracing::warn!(%error, "an attached sandbox will not outlive this process");
+            }
+            noted.is_ok()
+        }
+        .boxed()
+    }
+
+    fn detach(&self) -> BoxFuture<'_, ()> {
+        async move { self.remove_note() }.boxed()
     }
 
     fn release(&self) -> BoxFuture<'_, ()> {

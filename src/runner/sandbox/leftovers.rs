@@ -122,7 +122,8 @@ fn start_time(pid: Pid) -> Option<u64> {
     after.split_whitespace().nth(19)?.parse().ok()
 }
 
-fn boot_id() -> String {
+/// What changes when the machine starts anew.
+pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
@@ -130,11 +131,15 @@ fn boot_id() -> String {
 /// Ends and removes what earlier attempts left under `root`.
 pub async fn clear(door: &Door, root: &Path, names: Vec<String>) {
     for name in names {
-        let place = root.join(&name);
-        kill_noted(&place.join(super::dir::GROUPS));
-        kill_marked(door, &format!("{name}.")).await;
-        remove(door, place).await;
+        end(door, root, &name).await;
+        remove(door, root.join(&name)).await;
     }
+}
+
+/// Ends what runs in the sandbox of this name under `root`.
+pub async fn end(door: &Door, root: &Path, name: &str) {
+    kill_noted(&root.join(name).join(super::dir::GROUPS));
+    kill_marked(door, &format!("{name}.")).await;
 }
 
 /// Removes a folder with all it holds. What a dying process still adds is removed in a later

@@ -15,10 +15,10 @@ use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::Facts;
 use crate::session::operation::{
-    Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
+    Attached, Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
 use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
-use crate::session::state::{Answer, Phase, State};
+use crate::session::state::{Answer, LiveRun, Phase, State};
 use crate::session::status::Status;
 
 /// Decides one step.
@@ -33,6 +33,7 @@ pub(super) fn operate(
     match &command.step {
         Step::Begin { id, kind, ms_max } => begin(draft, *id, *kind, *ms_max),
         Step::End { id, result } => end(draft, command, *id, result),
+        Step::Adopt(attached) => adopt(draft, *attached),
         Step::DeleteSnapshot { checkpoint, force } => {
             delete_snapshot(draft, command, *checkpoint, *force)
         }
@@ -106,6 +107,21 @@ fn begin(
     let mut decision = draft.done(reply);
     decision.begun = Some(Box::new(begun));
     Ok(decision)
+}
+
+/// A sandbox is what was left only while nothing has happened to the session since.
+fn adopt(mut draft: Draft<'_>, attached: Attached) -> Result<Decision, Rejection> {
+    open(&draft)?;
+    let state = draft.base();
+    let taken = |run: &LiveRun| run.phase != Phase::Queued || run.attempt > 0;
+    if is_paused(state) || state.run.as_ref().is_some_and(taken) {
+        return Err(busy("the session has gone on without that sandbox"));
+    }
+    if state.now.attached.is_some() {
+        return Err(busy("the session has a sandbox"));
+    }
+    draft.row(RowOp::Attached(Some(attached)));
+    Ok(draft.done(Reply::ok()))
 }
 
 fn end(

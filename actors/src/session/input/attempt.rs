@@ -12,6 +12,7 @@ use super::json::{check_json, typed};
 use super::people::check_signal_name;
 use super::{Origin, RawEvent, parse_events};
 use crate::code::{Code, Rejection};
+use crate::ids::CheckpointId;
 use crate::session::blob::{BLOB_BYTES_MAX, describe};
 use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
 use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
@@ -98,6 +99,15 @@ struct SnapshotBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RejectBody {
+    #[serde(default)]
+    n: Option<u64>,
+    checkpoint_id: CheckpointId,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SettleBody {
     #[serde(default)]
     n: Option<u64>,
@@ -157,6 +167,17 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
         "checkpoint" => {
             let b: CheckpointBody = typed(body)?;
             (b.n, Verb::Checkpoint(Box::new(checkpoint(b)?)))
+        }
+        "reject" => {
+            let b: RejectBody = typed(body)?;
+            if b.reason.is_empty() || b.reason.len() > TEXT_BYTES_MAX {
+                return Err(invalid(format!("`reason` has 1 to {TEXT_BYTES_MAX} bytes")));
+            }
+            let verb = Verb::RejectCheckpoint {
+                checkpoint: b.checkpoint_id,
+                reason: b.reason,
+            };
+            (b.n, verb)
         }
         "settle" => {
             let b: SettleBody = typed(body)?;
