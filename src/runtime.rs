@@ -1,6 +1,6 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
-mod adopt;
+mod attached;
 mod claims;
 mod control;
 mod forks;

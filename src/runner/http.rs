@@ -137,20 +137,21 @@ impl HttpApi {
     pub async fn enrol_with(&self, targets: Vec<String>) -> Result<(), ApiError> {
         let about = &self.introduction;
         let known = self.enrolled().id.clone();
-        let mut body = json!({
-            "name": about.name, "host_id": about.host_id, "targets": targets,
-            "snapshot_clone": about.snapshot_clone, "capacity": about.capacity, "id": known,
-        });
-        let post = |body: &Value| {
+        let body = |id: Option<&str>| {
+            json!({
+                "name": about.name, "host_id": about.host_id, "targets": targets,
+                "snapshot_clone": about.snapshot_clone, "capacity": about.capacity, "id": id,
+            })
+        };
+        let post = |id: Option<&str>| {
             let path = ["v1", "runners"];
             let request = self.request(Method::POST, &path, &[], self.token.as_deref());
-            send(request.json(body), Duration::ZERO)
+            send(request.json(&body(id)), Duration::ZERO)
         };
-        let answer = match post(&body).await {
+        let answer = match post(known.as_deref()).await {
             Err(ApiError::Refused(p)) if p.code == "runner.not_found" && known.is_some() => {
                 tracing::info!("the server has forgotten this runner; it is a new one now");
-                body["id"] = Value::Null;
-                post(&body).await?
+                post(None).await?
             }
             other => other?,
         };

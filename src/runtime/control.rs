@@ -12,10 +12,9 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::{Answer, ForkRequest};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
-use longhaul_actors::session::checkpoints::DIR;
 use longhaul_actors::session::command::NewCheckpoint;
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef, WorkspaceRef};
+use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
@@ -28,8 +27,6 @@ use crate::runner::sandbox::{
 pub const OPERATION_S_MAX: u64 = 300;
 /// Time to let go after the work, seconds.
 const END_S: u64 = 30;
-/// How often sandboxes that nobody uses are looked for.
-const LOOK: Duration = Duration::from_secs(5);
 /// Largest file that is read whole, bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
@@ -44,7 +41,7 @@ pub(crate) struct Control {
 }
 
 /// One operation: for whom, and what it works with.
-struct Work {
+pub(super) struct Work {
     runtime: Runtime,
     control: Control,
     asked: Asked,
@@ -277,7 +274,7 @@ impl Runtime {
     }
 
     /// The session must have a sandbox that the built-in runner makes.
-    async fn work(&self, asked: Asked, session: SessionId) -> Result<Work, Rejection> {
+    pub(super) async fn work(&self, asked: Asked, session: SessionId) -> Result<Work, Rejection> {
         let profile = self.dir_profile(asked.caller.workspace, session).await?;
         let control = self.control().ok_or_else(|| {
             let why = "this server has no runner of its own";
@@ -290,73 +287,6 @@ impl Runtime {
             session,
             profile,
         })
-    }
-
-    /// The profile of a session's `dir` sandbox.
-    pub(super) async fn dir_profile(
-        &self,
-        workspace: WorkspaceRef,
-        session: SessionId,
-    ) -> Result<Value, Rejection> {
-        let pin = self.engine().pin(workspace, session).await?;
-        let revision = self
-            .catalog()
-            .revision(
-                workspace,
-                pin.agent_deployment,
-                Some(pin.agent_deployment_revision_number),
-            )
-            .await?;
-        let revision: Value = serde_json::from_str(&revision.json())
-            .map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
-        let profile = revision.get("sandbox").cloned().unwrap_or_default();
-        if pin.external || profile.get("provider").and_then(Value::as_str) != Some(DIR) {
-            let why = "the server makes no sandbox for this session";
-            return Err(Rejection::new(Code::UnsupportedBackend, why));
-        }
-        Ok(profile)
-    }
-
-    /// Looks for sandboxes that nobody has used for long, for ever: keeps what changed, lets go.
-    pub(crate) async fn rest_attached(self, control: Control) {
-        let idle_s = self.config().runtimes.attached_idle_s_max;
-        let idle = Duration::from_secs(idle_s);
-        loop {
-            let now = control.door.clock.mono();
-            control.door.clock.sleep_until(now + LOOK).await;
-            let Some(before) = control.door.clock.mono().checked_sub(idle) else {
-                continue;
-            };
-            for id in control.attached.idle(before) {
-                let Ok(session) = SessionId::parse(&id) else {
-                    continue;
-                };
-                if let Err(why) = self.rest(&control, session).await {
-                    tracing::warn!(%session, %why, "an idle sandbox stays attached");
-                }
-            }
-        }
-    }
-
-    async fn rest(&self, control: &Control, session: SessionId) -> Result<(), Rejection> {
-        let workspace = self.engine().workspace_of(session).await?;
-        let asked = Asked::internal(workspace);
-        match self.work(asked, session).await {
-            Ok(work) => {
-                let named = Named {
-                    name: Some("idle".to_owned()),
-                    ..Named::default()
-                };
-                work.keep(OperationKind::Rest, named).await.map(drop)
-            }
-            // Gone, or never to be used again.
-            Err(why) => {
-                if let Some(sandbox) = control.attached.take(&session.to_string()) {
-                    sandbox.release().await;
-                }
-                Err(why)
-            }
-        }
     }
 }
 
@@ -475,7 +405,7 @@ impl Work {
     }
 
     /// Keeps the disk; with a pause or a rest, the sandbox goes.
-    async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
+    pub(super) async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
         let (id, begun) = self.begin(kind).await?;
         let attached = self.control.attached.find(&self.session.to_string());
         let clean = attached.as_ref().is_none_or(|s| !s.is_dirty());

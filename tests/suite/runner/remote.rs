@@ -106,7 +106,10 @@ async fn a_frozen_runner_loses_its_claim_and_writes_nothing_when_it_thaws() {
     let server = Server::start(&[QUICK, &["runner.enabled=false"]].concat()).await;
     let folder = tempfile::tempdir().unwrap();
     let steps = json!([{ "say": "one" }, { "sleep_ms": 1_500 }, { "exec": "echo two" }, { "say": "three" }]);
-    let deployment = server.deployment(script(steps)).await;
+    // The disk of the one that is gone would be waited for.
+    let mut harness = script(steps);
+    harness["checkpoint"] = json!("off");
+    let deployment = server.deployment(harness).await;
     let session = server.session(&deployment).await;
     server.send(&session, "x").await;
     let frozen = Elsewhere::start(&server, &folder.path().join("a"));
