@@ -1,6 +1,5 @@
 //! The runtime: one log, one engine, one catalog and, unless told otherwise, one runner.
 
-mod attached;
 mod claims;
 mod control;
 mod forks;

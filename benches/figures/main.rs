@@ -16,10 +16,12 @@
 
 mod cold;
 mod followers;
+mod forks;
 mod growth;
 mod load;
 mod memory;
 mod server;
+mod snapshots;
 
 /// One row: what, how much, what was to be reached.
 struct Row {
@@ -51,6 +53,10 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
+    ("forks", forks::forks),
+    ("checkpoints", forks::checkpoints),
+    ("snapshots-many", snapshots::many),
+    ("snapshots-large", snapshots::large),
 ];
 
 fn main() {

@@ -241,8 +241,12 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         snapshots,
         ready: OnceCell::new(),
     };
-    if keeps && attempt.claim.is_attached() && attempt.sandbox.is_dirty() {
-        keep::attached(&attempt).await;
+    if attempt.claim.is_attached() {
+        if keeps && attempt.sandbox.is_dirty() {
+            keep::attached(&attempt).await;
+        }
+        // From here on it is this attempt's alone.
+        attempt.sandbox.attach_to(None);
     }
     let end = work(&*harness, &attempt, stop).await;
     let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));
@@ -333,15 +337,9 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
     };
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
     let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
-        Some(pool) => match pool.take(&claim.session_id) {
-            Some(sandbox) => {
-                sandbox.detach().await;
-                Ok(sandbox)
-            }
-            None => Err(SandboxError::SnapshotUnusable(
-                "the attached sandbox is gone".to_owned(),
-            )),
-        },
+        Some(pool) => pool.take(&claim.session_id).ok_or_else(|| {
+            SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
+        }),
         None => provider.create(request).await.map(Arc::from),
     };
     let sandbox: Arc<dyn Sandbox> = match made {

@@ -107,13 +107,12 @@ async fn work(
             .with_snapshots(Arc::clone(runtime.snapshots()) as Arc<dyn crate::snapshots::Vault>),
         Err(error) => return drop(started.send(Err(error.to_string()))),
     };
-    let provider = Arc::new(provider);
-    let attached = Arc::new(Attached::default());
-    runtime.adopt_left(&provider, &attached, id).await;
     if let Err(error) = api.enrol().await {
         return drop(started.send(Err(error.to_string())));
     }
     let isolated = provider.is_isolated();
+    let provider = Arc::new(provider);
+    let attached = Arc::new(Attached::default());
     let control = Control {
         provider: Arc::clone(&provider) as Arc<dyn SandboxProvider>,
         attached: Arc::clone(&attached),
@@ -121,6 +120,7 @@ async fn work(
         threads: tokio::runtime::Handle::current(),
         door: door.clone(),
     };
+    runtime.attach_left(&control, &provider).await;
     let mut registry = Registry::built_in();
     registry.add_provider(provider);
     registry.take_attached_from(Arc::clone(&attached));
@@ -137,10 +137,7 @@ async fn work(
     resting.abort();
     worker.stop().await;
     for sandbox in attached.drain() {
-        // What a later process finds again stays.
-        if !sandbox.attach().await {
-            sandbox.release().await;
-        }
+        sandbox.rest().await;
     }
 }
 

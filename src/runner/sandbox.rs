@@ -274,15 +274,18 @@ pub trait Sandbox: Send + Sync + Debug {
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
     }
 
-    /// An operation leaves it between runs. Whether it will be there after a restart of this
-    /// process.
-    fn attach(&self) -> BoxFuture<'_, bool> {
-        Box::pin(std::future::ready(false))
+    /// The snapshot that it was made from or last kept as.
+    fn base(&self) -> Option<SnapshotRef> {
+        None
     }
 
-    /// A run takes it over: from here on it goes with its attempt.
-    fn detach(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    /// Notes that it stays for this session after the process, or no longer does. A sandbox that
+    /// cannot outlive its process does nothing.
+    fn attach_to(&self, _session_id: Option<&str>) {}
+
+    /// Ends every process in it and, unless it stays for a session, removes it.
+    fn rest(&self) -> BoxFuture<'_, ()> {
+        self.release()
     }
 
     /// Ends every process in it and removes it. Idempotent; later calls of the others fail.

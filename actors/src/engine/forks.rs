@@ -370,7 +370,8 @@ fn blob_of(
     Ok(bytes)
 }
 
-fn no_checkpoint(id: CheckpointId) -> Rejection {
+/// What is said of a checkpoint that is not listed, or another workspace's.
+pub fn no_checkpoint(id: CheckpointId) -> Rejection {
     Rejection::new(
         Code::CheckpointNotFound,
         format!("there is no checkpoint {id} here"),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::forks::no_checkpoint;
 use super::inner::Intake;
 use super::{Answer, Engine};
 use crate::code::{Code, Rejection};
@@ -13,7 +14,7 @@ use crate::rows;
 use crate::session::actor::recover;
 use crate::session::command::{Command, Request};
 use crate::session::decide::record;
-use crate::session::operation::{Attached, Begun, Done, Operate, OperationId, OperationKind, Step};
+use crate::session::operation::{Begun, Done, Operate, OperationId, OperationKind, Step};
 use crate::session::payload::{Pin, WorkspaceRef};
 
 impl Engine {
@@ -58,22 +59,6 @@ impl Engine {
         self.command(session, command).await
     }
 
-    /// Takes up the sandbox that an operation left before the process was restarted.
-    ///
-    /// # Errors
-    /// `runtime.session_busy` if the session has gone on without it, `session.*`; those of
-    /// [`Engine::command`].
-    pub async fn adopt_attached(
-        &self,
-        session: SessionId,
-        request: Request,
-        attached: Attached,
-    ) -> Result<Answer, Rejection> {
-        let step = Step::Adopt(attached);
-        let command = Command::Operate(Box::new(Operate { request, step }));
-        self.command(session, command).await
-    }
-
     /// Deletes the bytes behind a checkpoint; the checkpoint stays listed.
     ///
     /// # Errors
@@ -100,10 +85,9 @@ impl Engine {
         });
         let row: Option<Bytes> = read.await?;
         let found = row.and_then(|bytes| codec::decode::<(SessionId, u64)>(&bytes).ok());
-        found.map(|(session, _)| session).ok_or_else(|| {
-            let detail = format!("there is no checkpoint {checkpoint} here");
-            Rejection::new(Code::CheckpointNotFound, detail)
-        })
+        found
+            .map(|(session, _)| session)
+            .ok_or_else(|| no_checkpoint(checkpoint))
     }
 
     /// The agent of a session, as pinned.

@@ -10,3 +10,4 @@ mod forks;
 mod kit;
 mod life;
 mod random;
+mod snapshots;

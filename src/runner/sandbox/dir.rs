@@ -3,12 +3,11 @@
 
 mod copies;
 mod keep;
-mod left;
 mod tools;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
@@ -18,7 +17,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::bwrap::{Isolation, View, wrap};
 use super::command::launch;
-use super::leftovers::{clear, end, kill_marked, remove};
+use super::leftovers::{clear, end_processes, kill_marked, remove};
 use super::paths::Root;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
@@ -28,12 +27,12 @@ use crate::runner::settings::RunnerConfig;
 use crate::snapshots::{Base, Vault};
 use copies::Copies;
 use keep::{Plan, Restored};
-use left::LEFT_MAX;
-pub use left::Left;
 use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
 pub const GROUPS: &str = "groups";
+/// Name of the file that notes the session that a sandbox stays for.
+const ATTACHED: &str = "attached";
 
 /// Why the provider cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +59,8 @@ pub struct DirProvider {
     tools: Arc<Tools>,
     snapshots: Option<Arc<dyn Vault>>,
     copies: Copies,
-    left: std::sync::Mutex<Vec<Left>>,
+    /// Sandboxes of an earlier process that stay for a session, with their names.
+    left: Vec<(String, String)>,
 }
 
 impl DirProvider {
@@ -78,70 +78,82 @@ impl DirProvider {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| DirError::InUse(root.display().to_string()))?;
         let root = root.canonicalize().map_err(about)?;
+        let mut left = Vec::new();
+        let leftovers: Vec<String> = leftovers
+            .into_iter()
+            .filter(|name| match stays_for(&root.join(name)) {
+                Some(session) => {
+                    left.push((session, name.clone()));
+                    false
+                }
+                None => true,
+            })
+            .collect();
+        for (_, name) in &left {
+            end_processes(&door, &root, name).await;
+        }
         if !leftovers.is_empty() {
             tracing::info!(
                 attempts = leftovers.len(),
                 "removing sandboxes of an earlier process"
             );
         }
-        let mut left = Vec::new();
-        let mut rest = Vec::new();
-        for name in leftovers {
-            match left::read(&root, &name).filter(|_| left.len() < LEFT_MAX) {
-                Some(found) => {
-                    end(&door, &root, &name).await;
-                    left.push(found);
-                }
-                None => rest.push(name),
-            }
-        }
-        clear(&door, &root, rest).await;
+        clear(&door, &root, leftovers).await;
         let tools = Tools::open(root, config, door, lock).await?;
         Ok(Self {
             tools: Arc::new(tools),
             snapshots: None,
             copies: Copies::default(),
-            left: std::sync::Mutex::new(left),
+            left,
         })
     }
 
-    /// The sandboxes that operations of an earlier process left, once. Each is to be reopened or
-    /// removed.
-    pub fn take_left(&self) -> Vec<Left> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *left)
+    /// Sandboxes of an earlier process that stay: session and name.
+    pub fn left(&self) -> Vec<(String, String)> {
+        self.left.clone()
     }
 
-    /// Removes what an earlier process left.
-    pub async fn remove_left(&self, left: Left) {
-        remove(&self.tools.door, left.place.folder).await;
-    }
-
-    /// Takes up what an earlier process left, under the profile's limits.
-    ///
-    /// # Errors
-    /// See [`SandboxError`].
-    pub async fn reopen(
+    /// Goes on with a sandbox of an earlier process. Its files count as changed.
+    pub fn adopt(
         &self,
-        left: &Left,
+        name: &str,
+        session_id: &str,
         profile: &serde_json::Value,
-    ) -> Result<Arc<dyn Sandbox>, SandboxError> {
-        let sandbox = DirSandbox {
-            config: self.tools.config.within(profile),
-            tools: Arc::clone(&self.tools),
-            place: left.place.clone(),
-            snapshots: self.snapshots.clone(),
-            session_id: left.session_id.clone(),
-            workspace: left.workspace.clone(),
-            base: Mutex::new(None),
-            root: OnceCell::new(),
-            // Marks of an earlier process are not given again.
-            commands: AtomicU64::new(1),
+    ) -> Box<dyn Sandbox> {
+        let place = Place::named(&self.tools, name);
+        let restored = Restored { place, base: None };
+        Box::new(DirSandbox {
             dirty: AtomicBool::new(true),
+            // What an earlier process ran in it may have left something.
+            commands: AtomicU64::new(1),
+            ..self.sandbox(restored, session_id, profile)
+        })
+    }
+
+    /// Removes a sandbox of an earlier process.
+    pub async fn discard(&self, name: &str) {
+        remove(&self.tools.door, Place::named(&self.tools, name).folder).await;
+    }
+
+    fn sandbox(
+        &self,
+        restored: Restored,
+        session_id: &str,
+        profile: &serde_json::Value,
+    ) -> DirSandbox {
+        DirSandbox {
+            tools: Arc::clone(&self.tools),
+            config: self.tools.config.within(profile),
+            place: restored.place,
+            snapshots: self.snapshots.clone(),
+            session_id: session_id.to_owned(),
+            base: Mutex::new(restored.base),
+            root: OnceCell::new(),
+            commands: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
             released: AtomicBool::new(false),
-        };
-        sandbox.root().await?;
-        Ok(Arc::new(sandbox))
+            attached: AtomicBool::new(false),
+        }
     }
 
     /// Keeps snapshots in this store from now on.
@@ -155,6 +167,12 @@ impl DirProvider {
     pub fn is_isolated(&self) -> bool {
         self.tools.isolation != Isolation::Open
     }
+}
+
+/// The session that a sandbox stays for.
+fn stays_for(place: &Path) -> Option<String> {
+    let session = std::fs::read_to_string(place.join(ATTACHED)).ok()?;
+    place.join("work").is_dir().then_some(session)
 }
 
 fn take_folder(root: &Path) -> std::io::Result<(std::fs::File, Vec<String>)> {
@@ -222,8 +240,8 @@ impl SandboxProvider for DirProvider {
         &self,
         request: SandboxRequest,
     ) -> BoxFuture<'_, Result<Box<dyn Sandbox>, SandboxError>> {
-        let tools = Arc::clone(&self.tools);
         async move {
+            let tools = &self.tools;
             let isolation = request
                 .profile
                 .get("isolation")
@@ -233,26 +251,13 @@ impl SandboxProvider for DirProvider {
                     "the sandbox profile requires isolation, which does not work on this runner";
                 return Err(SandboxError::Unsupported(text.to_owned()));
             }
-            let config = tools.config.within(&request.profile);
             let plan = Plan::read(&request)?;
-            let Restored { place, base } = match self.copies.take(plan.copy()) {
+            let restored = match self.copies.take(plan.copy()) {
                 Some(copy) => copy,
-                None => Restored::of(&tools, self.snapshots.clone(), plan).await?,
+                None => Restored::of(tools, self.snapshots.clone(), plan).await?,
             };
-            let made = base.is_some();
-            let sandbox = DirSandbox {
-                tools,
-                config,
-                place,
-                snapshots: self.snapshots.clone(),
-                session_id: request.session_id,
-                workspace: request.workspace,
-                base: Mutex::new(base),
-                root: OnceCell::new(),
-                commands: AtomicU64::new(0),
-                dirty: AtomicBool::new(false),
-                released: AtomicBool::new(false),
-            };
+            let made = restored.base.is_some();
+            let sandbox = self.sandbox(restored, &request.session_id, &request.profile);
             if made {
                 sandbox.root().await?;
             }
@@ -272,8 +277,6 @@ struct DirSandbox {
     snapshots: Option<Arc<dyn Vault>>,
     /// The session it is for.
     session_id: String,
-    /// Its workspace, where it is known.
-    workspace: Option<String>,
     /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
@@ -281,9 +284,17 @@ struct DirSandbox {
     /// Whether a command, a program or a write may have changed the files.
     dirty: AtomicBool,
     released: AtomicBool,
+    /// Whether the note that it stays is written.
+    attached: AtomicBool,
 }
 
 impl DirSandbox {
+    async fn end_commands(&self) {
+        if self.commands.load(Ordering::SeqCst) > 0 {
+            kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
+        }
+    }
+
     async fn root(&self) -> Result<Arc<Root>, SandboxError> {
         if self.released.load(Ordering::SeqCst) {
             return Err(SandboxError::Failed("the sandbox was released".to_owned()));
@@ -402,33 +413,48 @@ impl Sandbox for DirSandbox {
         self.keep(fresh).boxed()
     }
 
-    fn attach(&self) -> BoxFuture<'_, bool> {
-        async move {
-            if self.root.get().is_none() || self.released.load(Ordering::SeqCst) {
-                return false;
-            }
-            let noted = self.write_note();
-            if let Err(error) = &noted {
-                tracing::warn!(%error, "an attached sandbox will not outlive this process");
-            }
-            noted.is_ok()
-        }
-        .boxed()
+    fn base(&self) -> Option<SnapshotRef> {
+        // Locked, it is being kept as another one.
+        let base = self.base.try_lock().ok()?;
+        base.as_ref().map(|b| b.reference.clone())
     }
 
-    fn detach(&self) -> BoxFuture<'_, ()> {
-        async move { self.remove_note() }.boxed()
+    fn attach_to(&self, session_id: Option<&str>) {
+        let note = self.place.folder.join(ATTACHED);
+        let Some(session_id) = session_id else {
+            self.attached.store(false, Ordering::SeqCst);
+            // It need not be there.
+            return drop(std::fs::remove_file(note));
+        };
+        // Without a folder, there is nothing to stay.
+        if self.attached.load(Ordering::SeqCst) || !self.place.folder.exists() {
+            return;
+        }
+        match std::fs::write(note, session_id) {
+            Ok(()) => self.attached.store(true, Ordering::SeqCst),
+            Err(error) => tracing::warn!(%error, "a sandbox will not outlive this process"),
+        }
+    }
+
+    fn rest(&self) -> BoxFuture<'_, ()> {
+        async move {
+            if self.attached.load(Ordering::SeqCst) {
+                self.end_commands().await;
+            } else {
+                self.release().await;
+            }
+        }
+        .boxed()
     }
 
     fn release(&self) -> BoxFuture<'_, ()> {
         async move {
             let first = !self.released.swap(true, Ordering::SeqCst);
-            if !first || self.root.get().is_none() {
+            let made = self.root.get().is_some() || self.attached.load(Ordering::SeqCst);
+            if !first || !made {
                 return;
             }
-            if self.commands.load(Ordering::SeqCst) > 0 {
-                kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
-            }
+            self.end_commands().await;
             remove(&self.tools.door, self.place.folder.clone()).await;
         }
         .boxed()

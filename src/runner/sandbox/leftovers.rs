@@ -122,8 +122,7 @@ fn start_time(pid: Pid) -> Option<u64> {
     after.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// What changes when the machine starts anew.
-pub fn boot_id() -> String {
+fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
@@ -131,13 +130,13 @@ pub fn boot_id() -> String {
 /// Ends and removes what earlier attempts left under `root`.
 pub async fn clear(door: &Door, root: &Path, names: Vec<String>) {
     for name in names {
-        end(door, root, &name).await;
+        end_processes(door, root, &name).await;
         remove(door, root.join(&name)).await;
     }
 }
 
-/// Ends what runs in the sandbox of this name under `root`.
-pub async fn end(door: &Door, root: &Path, name: &str) {
+/// Ends what an earlier process left running in one sandbox.
+pub async fn end_processes(door: &Door, root: &Path, name: &str) {
     kill_noted(&root.join(name).join(super::dir::GROUPS));
     kill_marked(door, &format!("{name}.")).await;
 }

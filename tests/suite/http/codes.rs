@@ -226,7 +226,7 @@ async fn requests(seen: &mut Seen) {
         site.post("/v1/workspaces", bad).await,
         "workspace.policy_invalid",
     );
-    let later = policy(json!({ "zero_data_retention": true }));
+    let later = policy(json!({ "content_ttl_s": 60 }));
     seen.take(
         site.post("/v1/workspaces", later).await,
         "workspace.policy_unsupported",

@@ -15,10 +15,10 @@ use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::Facts;
 use crate::session::operation::{
-    Attached, Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
+    Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
 use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
-use crate::session::state::{Answer, LiveRun, Phase, State};
+use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
 /// Decides one step.
@@ -33,7 +33,6 @@ pub(super) fn operate(
     match &command.step {
         Step::Begin { id, kind, ms_max } => begin(draft, *id, *kind, *ms_max),
         Step::End { id, result } => end(draft, command, *id, result),
-        Step::Adopt(attached) => adopt(draft, *attached),
         Step::DeleteSnapshot { checkpoint, force } => {
             delete_snapshot(draft, command, *checkpoint, *force)
         }
@@ -54,7 +53,8 @@ fn check(state: &State, kind: OperationKind, now_ms: i64) -> Result<(), Rejectio
     if state.now.operation.is_some_and(|o| o.until_ms > now_ms) {
         return Err(busy("another operation is under way"));
     }
-    if let Some(run) = &state.run {
+    let live = state.run.as_ref().filter(|_| kind != OperationKind::Attach);
+    if let Some(run) = live {
         let text = format!("{} is {}", run.id, run.phase.text());
         let parked = matches!(run.phase, Phase::Parked | Phase::Waiting);
         return Err(match kind {
@@ -109,21 +109,6 @@ fn begin(
     Ok(decision)
 }
 
-/// A sandbox is what was left only while nothing has happened to the session since.
-fn adopt(mut draft: Draft<'_>, attached: Attached) -> Result<Decision, Rejection> {
-    open(&draft)?;
-    let state = draft.base();
-    let taken = |run: &LiveRun| run.phase != Phase::Queued || run.attempt > 0;
-    if is_paused(state) || state.run.as_ref().is_some_and(taken) {
-        return Err(busy("the session has gone on without that sandbox"));
-    }
-    if state.now.attached.is_some() {
-        return Err(busy("the session has a sandbox"));
-    }
-    draft.row(RowOp::Attached(Some(attached)));
-    Ok(draft.done(Reply::ok()))
-}
-
 fn end(
     mut draft: Draft<'_>,
     command: &Operate,
@@ -146,6 +131,9 @@ fn end(
         .filter(|_| !(lets_go && done.succeeded) || overtaken);
     draft.row(RowOp::Attached(left));
     draft.caused_by(Cause::Request(command.request.request_id.to_string()));
+    if let Some((id, reason)) = &done.rejected {
+        checkpoint::reject(&mut draft, *id, reason);
+    }
     let mut made = None;
     if done.succeeded {
         if overtaken {
@@ -171,6 +159,10 @@ fn end(
         change_status(&mut draft, held.kind)?;
     }
     let body = answer(&mut draft, made, done.checkpoint.as_ref());
+    if !done.succeeded {
+        // Not the answer to anything: the caller is refused, and may try again.
+        return Ok(draft.done(Reply::json(200, &body)));
+    }
     Ok(draft.done_for(&command.request, Reply::json(200, &body)))
 }
 
@@ -204,7 +196,10 @@ fn change_status(draft: &mut Draft<'_>, kind: OperationKind) -> Result<(), Rejec
                 None => draft.set_status(Status::Idle, "runtime resume"),
             }
         }
-        OperationKind::Checkpoint | OperationKind::Use | OperationKind::Rest => Ok(()),
+        OperationKind::Checkpoint
+        | OperationKind::Use
+        | OperationKind::Rest
+        | OperationKind::Attach => Ok(()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Origin, RawEvent, parse_events};
 use crate::code::{Code, Rejection};
 use crate::ids::CheckpointId;
 use crate::session::blob::{BLOB_BYTES_MAX, describe};
+use crate::session::checkpoints::DIR;
 use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
 use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
 
@@ -207,6 +208,9 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
                 "`{field}` has 1 to {TEXT_BYTES_MAX} bytes"
             )));
         }
+    }
+    if b.snapshot.provider == DIR && b.snapshot.retention == Retention::Platform {
+        return Err(invalid("`dir` snapshots of a runner are `host_local`"));
     }
     let (resume, blob) = match b.resume {
         None | Some(ResumeBody::RebuildFromLog {}) => (ResumeFrom::RebuildFromLog, None),
