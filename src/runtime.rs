@@ -26,6 +26,7 @@ use crate::runner::{self, Extensions};
 use crate::snapshots::{Snapshots, SnapshotsHandle};
 use crate::telemetry;
 
+pub(crate) use claims::info;
 pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};

@@ -4,6 +4,8 @@
 //! The bytes are durable before any row names them; a pack goes only when no row does, counted
 //! again after the store has begun to look (see [`longhaul_storage::snapshots::Collection`]).
 
+pub mod local;
+
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::path::Path;
@@ -71,6 +73,142 @@ pub struct Base {
     _pin: Option<Pin>,
 }
 
+impl Base {
+    /// The snapshot of a folder that nothing was ever put into.
+    fn empty(reference: SnapshotRef) -> Self {
+        Self {
+            reference,
+            kept: Kept {
+                manifest: EMPTY.to_vec(),
+                packs: Vec::new(),
+            },
+            manifest: None,
+            cache: StatCache::new(),
+            _pin: None,
+        }
+    }
+}
+
+/// Where snapshots of `dir` sandboxes are kept. Its calls block.
+pub trait Vault: Send + Sync + Debug {
+    /// Takes a snapshot of `folder` for a session, on top of `base`, the snapshot it was made
+    /// from or last taken as, and leaves the new one there. An unchanged folder gives the same
+    /// snapshot again, unless a `fresh` one is asked for.
+    ///
+    /// # Errors
+    /// See [`VaultError`].
+    fn take(
+        &self,
+        session: &str,
+        folder: &Path,
+        base: &mut Option<Base>,
+        fresh: bool,
+    ) -> Result<(), VaultError>;
+
+    /// The snapshot of a folder that nothing was put into.
+    ///
+    /// # Errors
+    /// See [`VaultError`].
+    fn empty(&self, session: &str) -> Result<Base, VaultError>;
+
+    /// Gives a snapshot back as the folder `into`, which must not exist.
+    ///
+    /// # Errors
+    /// See [`VaultError`]; then there is no `into`.
+    fn restore(
+        &self,
+        workspace: WorkspaceRef,
+        reference: SnapshotRef,
+        into: &Path,
+    ) -> Result<Base, VaultError>;
+}
+
+fn new_reference(door: &Door, retention: Retention, bytes: u64) -> SnapshotRef {
+    let id = u128::from_be_bytes(door.ids.uuid(door.clock.wall_ms()));
+    SnapshotRef {
+        id: format!("{ID_PREFIX}{id:032x}"),
+        provider: DIR.to_owned(),
+        retention,
+        runner_id: None,
+        bytes,
+    }
+}
+
+/// How a snapshot is taken, wherever it is kept.
+struct Taking<'a> {
+    store: &'a SnapshotStore,
+    door: &'a Door,
+    fresh: bool,
+}
+
+impl Taking<'_> {
+    /// See [`Vault::take`].
+    fn take(
+        &self,
+        folder: &Path,
+        base: &mut Option<Base>,
+        reference: impl FnOnce(u64) -> SnapshotRef,
+    ) -> Result<(), VaultError> {
+        let pack = PackId(self.door.ids.secret());
+        let cache = base.as_mut().map(|b| std::mem::take(&mut b.cache));
+        let mut cache = cache.unwrap_or_default();
+        let parent = base.as_ref().and_then(|b| b.manifest.as_ref());
+        let taken = self.store.take(pack, folder, parent, &mut cache);
+        if let Some(base) = base.as_mut() {
+            base.cache = std::mem::take(&mut cache);
+        }
+        let taken = taken?;
+        if taken.skipped_count > 0 {
+            tracing::warn!(
+                count = taken.skipped_count,
+                "sockets, devices and the like are not part of a snapshot"
+            );
+        }
+        let pin = Some(self.store.pin(&taken.manifest));
+        if let Some(base) = base.as_mut().filter(|_| taken.unchanged && !self.fresh) {
+            base._pin = pin;
+            return Ok(());
+        }
+        if let Some(base) = base.take() {
+            cache = base.cache;
+        }
+        let manifest = taken.manifest.clone();
+        *base = Some(Base {
+            reference: reference(manifest.logical_bytes),
+            kept: Kept {
+                manifest: manifest.encode(),
+                packs: manifest.packs.iter().map(|p| p.0).collect(),
+            },
+            manifest: Some(manifest),
+            cache,
+            _pin: pin,
+        });
+        Ok(())
+    }
+}
+
+fn restored(
+    store: &SnapshotStore,
+    reference: SnapshotRef,
+    kept: Kept,
+    into: &Path,
+) -> Result<Base, VaultError> {
+    if kept.manifest == EMPTY {
+        std::fs::create_dir(into).map_err(|e| VaultError::Failed(e.to_string()))?;
+        return Ok(Base::empty(reference));
+    }
+    let manifest = Manifest::decode(&kept.manifest)?;
+    let pin = store.pin(&manifest);
+    let cache = store.restore(&manifest, into)?;
+    Ok(Base {
+        reference,
+        kept,
+        manifest: Some(manifest),
+        cache,
+        _pin: Some(pin),
+    })
+}
+
 /// The store and the log whose rows count its packs.
 pub struct Snapshots {
     store: SnapshotStore,
@@ -126,116 +264,6 @@ impl Snapshots {
         read(&*self.log, f).map_err(|e| VaultError::Failed(e.to_string()))
     }
 
-    /// Takes a snapshot of `folder` on top of `base`, the snapshot it was made from or last taken
-    /// as, and leaves the new one there. An unchanged folder gives the same snapshot again, unless
-    /// a `fresh` one is asked for. Blocking.
-    ///
-    /// # Errors
-    /// See [`VaultError`]; `base` is as it was.
-    pub fn take(
-        &self,
-        folder: &Path,
-        base: &mut Option<Base>,
-        fresh: bool,
-    ) -> Result<(), VaultError> {
-        let pack = PackId(self.door.ids.secret());
-        let cache = base.as_mut().map(|b| std::mem::take(&mut b.cache));
-        let mut cache = cache.unwrap_or_default();
-        let parent = base.as_ref().and_then(|b| b.manifest.as_ref());
-        let taken = self.store.take(pack, folder, parent, &mut cache);
-        if let Some(base) = base.as_mut() {
-            base.cache = std::mem::take(&mut cache);
-        }
-        let taken = taken?;
-        if taken.skipped_count > 0 {
-            tracing::warn!(
-                count = taken.skipped_count,
-                "sockets, devices and the like are not part of a snapshot"
-            );
-        }
-        let pin = Some(self.store.pin(&taken.manifest));
-        if let Some(base) = base.as_mut().filter(|_| taken.unchanged && !fresh) {
-            base._pin = pin;
-            return Ok(());
-        }
-        if let Some(base) = base.take() {
-            cache = base.cache;
-        }
-        let manifest = taken.manifest.clone();
-        *base = Some(Base {
-            reference: self.reference(manifest.logical_bytes),
-            kept: Kept {
-                manifest: manifest.encode(),
-                packs: manifest.packs.iter().map(|p| p.0).collect(),
-            },
-            manifest: Some(manifest),
-            cache,
-            _pin: pin,
-        });
-        Ok(())
-    }
-
-    /// The snapshot of a folder that nothing was put into.
-    pub fn empty(&self) -> Base {
-        Base {
-            reference: self.reference(0),
-            kept: Kept {
-                manifest: EMPTY.to_vec(),
-                packs: Vec::new(),
-            },
-            manifest: None,
-            cache: StatCache::new(),
-            _pin: None,
-        }
-    }
-
-    fn reference(&self, bytes: u64) -> SnapshotRef {
-        let now_ms = self.door.clock.wall_ms();
-        let id = u128::from_be_bytes(self.door.ids.uuid(now_ms));
-        SnapshotRef {
-            id: format!("{ID_PREFIX}{id:032x}"),
-            provider: DIR.to_owned(),
-            retention: Retention::Platform,
-            runner_id: None,
-            bytes,
-        }
-    }
-
-    /// Gives a snapshot back as the folder `into`, which must not exist. Blocking.
-    ///
-    /// # Errors
-    /// See [`VaultError`]; then there is no `into`.
-    pub fn restore(
-        &self,
-        workspace: WorkspaceRef,
-        reference: SnapshotRef,
-        into: &Path,
-    ) -> Result<Base, VaultError> {
-        let key = SnapshotKey::of(workspace, &reference);
-        let row = self.with_rows(|view| view.row(&rows::snapshot(key)))?;
-        let gone = || VaultError::Unusable(format!("the snapshot {} is gone", reference.id));
-        let row: SnapshotRow = codec::decode(&row.ok_or_else(gone)?)
-            .map_err(|e| VaultError::Unusable(format!("the snapshot's row: {e}")))?;
-        let kept = row.kept.ok_or_else(gone)?;
-        if kept.manifest == EMPTY {
-            std::fs::create_dir(into).map_err(|e| VaultError::Failed(e.to_string()))?;
-            return Ok(Base {
-                reference,
-                ..self.empty()
-            });
-        }
-        let manifest = Manifest::decode(&kept.manifest)?;
-        let pin = self.store.pin(&manifest);
-        let cache = self.store.restore(&manifest, into)?;
-        Ok(Base {
-            reference,
-            kept,
-            manifest: Some(manifest),
-            cache,
-            _pin: Some(pin),
-        })
-    }
-
     /// Deletes what only this snapshot needs, and frees dead ranges of what others share with it.
     fn delete_now(&self, key: SnapshotKey, row: &SnapshotRow) -> Result<BytesGone, VaultError> {
         let Some(kept) = &row.kept else {
@@ -281,6 +309,48 @@ impl Snapshots {
             }
         }
         Ok(BytesGone::Gone)
+    }
+}
+
+impl Vault for Snapshots {
+    fn take(
+        &self,
+        _: &str,
+        folder: &Path,
+        base: &mut Option<Base>,
+        fresh: bool,
+    ) -> Result<(), VaultError> {
+        let taking = Taking {
+            store: &self.store,
+            door: &self.door,
+            fresh,
+        };
+        taking.take(folder, base, |bytes| {
+            new_reference(&self.door, Retention::Platform, bytes)
+        })
+    }
+
+    fn empty(&self, _: &str) -> Result<Base, VaultError> {
+        Ok(Base::empty(new_reference(
+            &self.door,
+            Retention::Platform,
+            0,
+        )))
+    }
+
+    fn restore(
+        &self,
+        workspace: WorkspaceRef,
+        reference: SnapshotRef,
+        into: &Path,
+    ) -> Result<Base, VaultError> {
+        let key = SnapshotKey::of(workspace, &reference);
+        let row = self.with_rows(|view| view.row(&rows::snapshot(key)))?;
+        let gone = || VaultError::Unusable(format!("the snapshot {} is gone", reference.id));
+        let row: SnapshotRow = codec::decode(&row.ok_or_else(gone)?)
+            .map_err(|e| VaultError::Unusable(format!("the snapshot's row: {e}")))?;
+        let kept = row.kept.ok_or_else(gone)?;
+        restored(&self.store, reference, kept, into)
     }
 }
 

@@ -88,6 +88,7 @@ codes! {
     EventTypeUnknown = "event.type_unknown", 422, Refused, "There is no such event type.", "See the event types in the documentation.";
     EventTypeReserved = "event.type_reserved", 403, Refused, "This event type is not written from here.", "People write user.*, runners agent.* and usage.recorded.";
     BatchEmpty = "event.batch_empty", 422, Refused, "A submission needs at least one event.", "Send 1 to 100 events.";
+    BlobTooLarge = "checkpoint.blob_too_large", 413, Refused, "The resume blob is larger than 1 MiB.", "Keep large state in the sandbox's files.";
     BatchTooLarge = "event.batch_too_large", 413, Refused, "The submission has too many events or bytes.", "Send at most 100 events and 4 MiB at once.";
     EventTooLarge = "event.too_large", 413, Refused, "The event's content is larger than 1 MiB.", "Store large values elsewhere and refer to them.";
     EventNotFound = "event.not_found", 404, Refused, "There is no such event in this session.", "Use an event id of this session's log.";

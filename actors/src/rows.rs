@@ -50,6 +50,9 @@ pub const MEMBER: u8 = 19;
 /// Counted references to packs: by snapshots.
 pub const PACK_HOLDER: u8 = 20;
 
+/// Resume blobs, by session and position of their checkpoint.
+pub const BLOB: u8 = 22;
+
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
 /// History: one row per message; natural key = its position; value = its id.
@@ -108,6 +111,11 @@ pub fn checkpoint(session: SessionId, seq: u64) -> Bytes {
 /// Prefix of a session's listed checkpoints.
 pub fn checkpoints(session: SessionId) -> Bytes {
     key(CHECKPOINT, &[&session.0])
+}
+
+/// The resume blob of a checkpoint, by the position of its creation.
+pub fn blob(session: SessionId, seq: u64) -> Bytes {
+    key(BLOB, &[&session.0, &seq.to_be_bytes()])
 }
 
 /// Where a checkpoint is.
@@ -201,7 +209,7 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED, SESSION_RECEIPT, CHECKPOINT]
+    [LIVE, CALL, ENDED, SESSION_RECEIPT, CHECKPOINT, BLOB]
         .iter()
         .map(|tag| key(*tag, &[&session.0]))
         .collect()

@@ -161,6 +161,7 @@ pub(super) struct PinSchema {
         operations::metrics,
         operations::openapi,
         claims::checkpoint,
+        claims::reject,
         clones::adopt,
         clones::fail,
         runtimes::exec,

@@ -68,6 +68,7 @@ routes! {
         "/v1/claims/{token}/events"
         "/v1/claims/{token}/inputs"
         "/v1/claims/{token}/checkpoint"
+        "/v1/claims/{token}/reject"
         "/v1/claims/{token}/park"
         "/v1/claims/{token}/settle"
         "/v1/claims/{token}/release"

@@ -9,6 +9,8 @@ use super::openapi::ProblemSchema;
 use super::params::Params;
 use super::problem::Answered;
 use crate::catalog::runners::NewRunner;
+use crate::runtime::info;
+use longhaul_actors::ids::RunnerId;
 
 /// Enrols a runner. With tokens on, the first answer also holds its own `token`, never shown again.
 #[utoipa::path(post, path = "/v1/runners", tag = "runners", request_body = NewRunner,
@@ -19,11 +21,15 @@ pub(super) async fn enrol(ctx: Ctx, body: Body) -> Answered {
     let asked = ctx.asked(&body.0)?;
     let new: NewRunner = body.fields()?;
     let catalog = ctx.runtime().catalog();
-    Ok(stored(
-        catalog
-            .enrol_runner(&ctx.caller, &new, ctx.api.open, asked.receipt)
-            .await?,
-    ))
+    let enrolled = catalog
+        .enrol_runner(&ctx.caller, &new, ctx.api.open, asked.receipt)
+        .await?;
+    if let Some(id) = new.id.as_deref().and_then(|id| RunnerId::parse(id).ok()) {
+        // It may be known under its earlier targets.
+        let row = catalog.runner(&ctx.caller, id).await?;
+        ctx.runtime().engine().enrol(info(id, &row)).await?;
+    }
+    Ok(stored(enrolled))
 }
 
 /// Forgets a runner. Its live claims end by their leases.

@@ -167,12 +167,21 @@ pub enum Step {
     Approval(ApprovalStep),
     /// Calls a tool of the caller's; parks, compute held.
     CustomTool(CustomToolStep),
-    /// Takes a checkpoint where there are checkpoints.
-    Checkpoint {},
+    /// Keeps the sandbox's files, where it gives snapshots.
+    Checkpoint(CheckpointStep),
     /// Records usage.
     Usage(UsageStep),
     /// Settles the run as failed, with this message.
     Fail(String),
+}
+
+/// `{checkpoint: {name}}`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointStep {
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// `{write: {path, text}}`.

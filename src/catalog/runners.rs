@@ -47,6 +47,10 @@ pub struct NewRunner {
     pub snapshot_clone: bool,
     /// Runs it takes at the same time.
     pub capacity: u32,
+    /// The id of an earlier enrolment of the same runner, which it takes up again: it stays the
+    /// one that has its snapshots. A new token replaces the earlier one.
+    #[serde(default)]
+    pub id: Option<String>,
     /// `"*"` = serves every workspace (needs the scope `admin`); absent = the caller's own.
     #[serde(default)]
     pub workspaces: Option<String>,
@@ -182,7 +186,8 @@ impl Catalog {
     /// every workspace.
     ///
     /// # Errors
-    /// `request.field_invalid`, `auth.scope_missing`, and those of a write.
+    /// `request.field_invalid`, `auth.scope_missing`, `runner.not_found` for an earlier id that is
+    /// none, and those of a write.
     pub async fn enrol_runner(
         &self,
         caller: &Caller,
@@ -196,16 +201,25 @@ impl Catalog {
             return Err(Rejection::new(Code::ScopeMissing, detail));
         }
         let row = new.row(caller, open, self.store.now_ms())?;
+        let again = new.id.as_deref().map(RunnerId::parse).transpose();
+        let again = again.map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
         let store = &self.store;
         let plan = || {
             let planned = async {
-                let id = RunnerId(store.uuid());
                 let mut row = row.clone();
+                let (id, before) = match again {
+                    None => (RunnerId(store.uuid()), Condition::Absent),
+                    Some(id) => {
+                        let (bytes, before) = self.owned_row(store, caller, id).await?;
+                        row.created_at_ms = before.created_at_ms;
+                        (id, Condition::Unchanged(bytes))
+                    }
+                };
                 let token = (!open).then(|| NewToken::for_runner(store.door(), id));
                 row.token_hash = token.as_ref().map(|t| t.hash.0);
                 let key = rows::runner(id);
                 Ok(Plan {
-                    conditions: vec![(key.clone(), Condition::Absent)],
+                    conditions: vec![(key.clone(), before)],
                     rows: vec![RowChange::Put(key, codec::encode(&row))],
                     status: 201,
                     body: row.shown(id),
@@ -214,7 +228,11 @@ impl Catalog {
             };
             planned.boxed()
         };
-        self.store.write(receipt, plan).await
+        let stored = self.store.write(receipt, plan).await?;
+        if let Some(id) = again {
+            self.runners.remove(id);
+        }
+        Ok(stored)
     }
 
     /// An enrolled runner that the caller may act on: absent and foreign look alike.

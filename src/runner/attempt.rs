@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use longhaul_actors::env::Door;
-use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
-use longhaul_actors::session::payload::ResumeFrom;
+use longhaul_actors::session::command::SettleCheckpoint;
 use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, watch};
 use tracing::Instrument;
 
 use super::calls::{CallError, Calls};
 use super::harness::{End, Failure, Harness, Settlement};
+use super::keep;
 use super::protocol::{CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery};
 use super::sandbox::{Sandbox, SandboxError, SandboxRequest};
 use super::settings::RunnerConfig;
@@ -43,12 +43,14 @@ pub enum Compute {
 /// One attempt, as its harness sees it.
 #[derive(Debug)]
 pub struct Attempt {
-    claim: Claim,
-    calls: Calls,
-    sandbox: Arc<dyn Sandbox>,
-    api: Arc<dyn ClaimApi>,
-    door: Door,
-    config: Arc<RunnerConfig>,
+    pub(super) claim: Claim,
+    pub(super) calls: Calls,
+    pub(super) sandbox: Arc<dyn Sandbox>,
+    pub(super) api: Arc<dyn ClaimApi>,
+    pub(super) door: Door,
+    pub(super) config: Arc<RunnerConfig>,
+    /// Whether its sandbox gives snapshots.
+    pub(super) snapshots: bool,
     ready: OnceCell<()>,
 }
 
@@ -226,6 +228,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     let Prepared {
         harness,
         sandbox,
+        snapshots,
         keeps,
     } = prepared;
     let attempt = Attempt {
@@ -235,11 +238,12 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         api: Arc::clone(&shared.api),
         door: shared.door.clone(),
         config: Arc::clone(&shared.config),
+        snapshots,
         ready: OnceCell::new(),
     };
     if attempt.claim.is_attached() {
         if keeps && attempt.sandbox.is_dirty() {
-            keep_attached(&attempt).await;
+            keep::attached(&attempt).await;
         }
         // From here on it is this attempt's alone.
         attempt.sandbox.attach_to(None);
@@ -250,7 +254,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     // after it is gone.
     let last = async {
         let kept = match settles && keeps {
-            true => Some(keep(&attempt).await),
+            true => keep::at_the_end(&attempt).await,
             false => None,
         };
         attempt.sandbox.release().await;
@@ -263,48 +267,6 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     match end {
         Ok(end) => say_end(&attempt.calls, end, kept).await,
         Err(failure) => say_failure_with(&attempt.calls, failure, kept).await,
-    }
-}
-
-/// Keeps the files of the turn that ends. A failure is part of the log, not of the turn.
-async fn keep(attempt: &Attempt) -> SettleCheckpoint {
-    let clock = &attempt.door.clock;
-    let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
-    let taken = tokio::select! {
-        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
-        () = clock.sleep_until(until) => Err("it took too long".to_owned()),
-    };
-    match taken {
-        Ok(snapshot) => SettleCheckpoint::Made(Box::new(NewCheckpoint {
-            snapshot: snapshot.reference,
-            kept: snapshot.kept,
-            resume: ResumeFrom::RebuildFromLog,
-            name: None,
-            metadata_json: "{}".to_owned(),
-            cursor: None,
-        })),
-        Err(reason) => {
-            tracing::warn!(reason, "no checkpoint of this turn");
-            SettleCheckpoint::Failed(reason)
-        }
-    }
-}
-
-/// What operations did to the attached sandbox is kept before the turn changes it again, so that
-/// a later attempt starts from there.
-async fn keep_attached(attempt: &Attempt) {
-    let kept = keep(attempt).await;
-    let body = json!({
-        "name": "attached",
-        // Replaced by the snapshot that comes with the call.
-        "snapshot": {"id": "-", "provider": "-", "retention": "platform"},
-    });
-    let SettleCheckpoint::Made(_) = &kept else {
-        return;
-    };
-    let body = body.as_object().cloned().unwrap_or_default();
-    if let Err(error) = attempt.calls.call_with("checkpoint", body, &kept).await {
-        tracing::warn!(%error, "the attached sandbox was not kept");
     }
 }
 
@@ -324,6 +286,8 @@ async fn reject(calls: &Calls, claim: &Claim, reason: &str) {
 struct Prepared {
     harness: Arc<dyn Harness>,
     sandbox: Arc<dyn Sandbox>,
+    /// Whether it gives snapshots.
+    snapshots: bool,
     /// Whether the turn ends with a checkpoint.
     keeps: bool,
 }
@@ -387,10 +351,12 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
     };
     let mode = claim.harness().get("checkpoint").and_then(Value::as_str);
     let wanted = mode.is_none_or(|mode| mode != "off") && !claim.keeps_nothing;
+    let snapshots = provider.takes_snapshots() && !claim.keeps_nothing;
     Ok(Prepared {
         harness,
         sandbox,
-        keeps: wanted && provider.takes_snapshots() && shared.api.keeps_snapshots(),
+        snapshots,
+        keeps: wanted && snapshots,
     })
 }
 

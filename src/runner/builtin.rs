@@ -103,7 +103,8 @@ async fn work(
     };
     let opened = DirProvider::open(folder, config.runner.clone(), door.clone()).await;
     let provider = match opened {
-        Ok(provider) => provider.with_snapshots(Arc::clone(runtime.snapshots())),
+        Ok(provider) => provider
+            .with_snapshots(Arc::clone(runtime.snapshots()) as Arc<dyn crate::snapshots::Vault>),
         Err(error) => return drop(started.send(Err(error.to_string()))),
     };
     if let Err(error) = api.enrol().await {

@@ -21,6 +21,7 @@ const CHAIN_TYPES: &[&str] = &[
     "agent.question",
     "agent.action_approval_requested",
     "usage.recorded",
+    "checkpoint.created",
     "item.closed",
 ];
 

@@ -1,5 +1,6 @@
 //! The claim protocol over HTTP.
 
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -22,6 +23,38 @@ pub struct Introduction {
     pub host_id: String,
     /// Runs at the same time.
     pub capacity: u32,
+    /// Whether it copies the disks of its snapshots for forks.
+    pub snapshot_clone: bool,
+}
+
+/// The runner's id, kept between processes.
+#[derive(Debug)]
+struct Identity {
+    file: PathBuf,
+    server: String,
+    workspace: Option<String>,
+}
+
+impl Identity {
+    /// The id, if it was one of this server's.
+    fn read(&self) -> Option<String> {
+        let kept = std::fs::read(&self.file).ok()?;
+        let kept: Value = serde_json::from_slice(&kept).ok()?;
+        let same = kept.get("server") == Some(&json!(self.server))
+            && kept.get("workspace") == Some(&json!(self.workspace));
+        let id = kept.get("id").and_then(Value::as_str).filter(|_| same);
+        id.map(str::to_owned)
+    }
+
+    fn write(&self, id: &str) -> std::io::Result<()> {
+        if self.read().as_deref() == Some(id) {
+            return Ok(());
+        }
+        let kept = json!({"server": self.server, "workspace": self.workspace, "id": id});
+        let unfinished = self.file.with_extension("new");
+        std::fs::write(&unfinished, kept.to_string())?;
+        std::fs::rename(&unfinished, &self.file)
+    }
 }
 
 /// A server reached over HTTP, as one enrolled runner.
@@ -35,6 +68,8 @@ pub struct HttpApi {
     workspace: Option<String>,
     introduction: Introduction,
     enrolled: RwLock<Arc<Enrolled>>,
+    /// Where its id is kept between processes.
+    identity: Option<Identity>,
 }
 
 /// The runner as the server knows it now.
@@ -69,7 +104,26 @@ impl HttpApi {
             workspace,
             introduction,
             enrolled: RwLock::default(),
+            identity: None,
         })
+    }
+
+    /// Keeps its id in this file, and takes up the one that is there: the server then knows it as
+    /// the runner that has its snapshots.
+    #[must_use]
+    pub fn remembered_in(mut self, file: PathBuf) -> Self {
+        let identity = Identity {
+            file,
+            server: self.server.to_string(),
+            workspace: self.workspace.clone(),
+        };
+        let enrolled = Enrolled {
+            id: identity.read(),
+            ..Enrolled::default()
+        };
+        self.enrolled = RwLock::new(Arc::new(enrolled));
+        self.identity = Some(identity);
+        self
     }
 
     fn enrolled(&self) -> Arc<Enrolled> {
@@ -82,12 +136,25 @@ impl HttpApi {
     /// See [`ApiError`].
     pub async fn enrol_with(&self, targets: Vec<String>) -> Result<(), ApiError> {
         let about = &self.introduction;
-        let body = json!({
-            "name": about.name, "host_id": about.host_id, "targets": targets,
-            "snapshot_clone": false, "capacity": about.capacity,
-        });
-        let request = self.request(Method::POST, &["v1", "runners"], &[], self.token.as_deref());
-        let answer = send(request.json(&body), Duration::ZERO).await?;
+        let known = self.enrolled().id.clone();
+        let body = |id: Option<&str>| {
+            json!({
+                "name": about.name, "host_id": about.host_id, "targets": targets,
+                "snapshot_clone": about.snapshot_clone, "capacity": about.capacity, "id": id,
+            })
+        };
+        let post = |id: Option<&str>| {
+            let path = ["v1", "runners"];
+            let request = self.request(Method::POST, &path, &[], self.token.as_deref());
+            send(request.json(&body(id)), Duration::ZERO)
+        };
+        let answer = match post(known.as_deref()).await {
+            Err(ApiError::Refused(p)) if p.code == "runner.not_found" && known.is_some() => {
+                tracing::info!("the server has forgotten this runner; it is a new one now");
+                post(None).await?
+            }
+            other => other?,
+        };
         let text = |key: &str| {
             answer
                 .body
@@ -107,7 +174,16 @@ impl HttpApi {
                 .unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *enrolled, now)
         };
-        if let Err(error) = self.drain_one(&before).await {
+        let now = self.enrolled();
+        if let (Some(identity), Some(id)) = (&self.identity, &now.id)
+            && let Err(error) = identity.write(id)
+        {
+            tracing::warn!(%error, "the runner's id cannot be kept; its snapshots go with it");
+        }
+        // The same one goes on; another one has taken its place.
+        if before.id != now.id
+            && let Err(error) = self.drain_one(&before).await
+        {
             tracing::debug!(%error, "the earlier enrolment was not drained");
         }
         Ok(())
@@ -207,10 +283,16 @@ impl ClaimApi for HttpApi {
             let path = ["v1", "runners", id.as_str(), "claims"];
             let request = self.request(Method::POST, &path, &query, self.own(&now));
             match send(request.json(&json!({})), wait).await {
-                Ok(mut answer) => match answer.body.get_mut("claims").map(Value::take) {
-                    Some(Value::Array(claims)) => Ok(claims),
-                    _ => Ok(Vec::new()),
-                },
+                Ok(mut answer) => {
+                    let mut all = Vec::new();
+                    for key in ["claims", "clones"] {
+                        if let Some(Value::Array(some)) = answer.body.get_mut(key).map(Value::take)
+                        {
+                            all.extend(some);
+                        }
+                    }
+                    Ok(all)
+                }
                 // It has enrolled anew meanwhile: this was the earlier enrolment's poll.
                 Err(_) if !Arc::ptr_eq(&now, &self.enrolled()) => Ok(Vec::new()),
                 Err(error) => Err(error),
@@ -237,6 +319,40 @@ impl ClaimApi for HttpApi {
             let path = ["v1", "claims", token, verb];
             let request = self.request(Method::POST, &path, query, self.own(&now));
             send(request.json(body), wait).await
+        }
+        .boxed()
+    }
+
+    fn reject_checkpoint<'a>(
+        &'a self,
+        token: &'a str,
+        checkpoint_id: &'a str,
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            // Reasons are for people.
+            let reason: String = reason.chars().take(200).collect();
+            let body = json!({"checkpoint_id": checkpoint_id, "reason": reason});
+            let call = self.call(token, "reject", Duration::ZERO, &body);
+            call.await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn answer_clone<'a>(
+        &'a self,
+        token: &'a str,
+        copy: Result<&'a str, &'a str>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let now = self.enrolled();
+            let (verb, body) = match copy {
+                Ok(name) => ("adopt", json!({"sandbox_ref": name})),
+                Err(reason) => ("fail", json!({"reason": reason})),
+            };
+            let path = ["v1", "clones", token, verb];
+            let request = self.request(Method::POST, &path, &[], self.own(&now));
+            send(request.json(&body), Duration::ZERO).await.map(drop)
         }
         .boxed()
     }

@@ -125,7 +125,8 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
     /// See [`ApiError`].
     fn enrol(&self) -> BoxFuture<'_, Result<(), ApiError>>;
 
-    /// Asks for at most `max` claims and waits at most `wait` for the first. Dropping the
+    /// Asks for at most `max` claims, and as many offers to copy a disk for a fork (they carry a
+    /// `clone_token`), and waits at most `wait` for the first. Dropping the
     /// future gives back what was not delivered.
     ///
     /// # Errors
@@ -175,6 +176,19 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         _reason: &'a str,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Answers an offer to copy a disk: the copy's name, or why there is none.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; nobody waits for the copy then.
+    fn answer_clone<'a>(
+        &'a self,
+        _token: &'a str,
+        _copy: Result<&'a str, &'a str>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let why = "there is nobody to answer".to_owned();
+        Box::pin(std::future::ready(Err(ApiError::Unreachable(why))))
     }
 
     /// Reads the log of a session that this runner works on.

@@ -15,11 +15,14 @@ use super::protocol::ApiError;
 use super::sandbox::dir::{DirError, DirProvider};
 use super::settings::RunnerConfig;
 use super::worker::{Registry, Worker};
+use crate::snapshots::local::LocalSnapshots;
 
 /// How often new deployments are looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How often snapshots whose time is over are removed.
+const SWEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most targets of one enrolment (that of the server).
 const TARGETS_MAX: usize = 1_000;
 
@@ -75,6 +78,7 @@ pub async fn run(
         name: config.name.clone(),
         host_id: host_id(),
         capacity: config.runner.capacity,
+        snapshot_clone: true,
     };
     let api = HttpApi::new(
         &config.server,
@@ -82,10 +86,14 @@ pub async fn run(
         config.workspace.clone(),
         introduction,
     );
-    let api = Arc::new(api.map_err(RemoteError::Config)?);
+    let api = api.map_err(RemoteError::Config)?;
     let sandboxes = config.data_dir.join("sandboxes");
+    // It takes the lock that keeps another runner away from the whole folder.
     let provider = DirProvider::open(sandboxes, config.runner.clone(), door.clone()).await?;
-    registry.add_provider(Arc::new(provider));
+    let api = Arc::new(api.remembered_in(config.data_dir.join("runner.json")));
+    let snapshots = open_snapshots(&config, &door).await?;
+    registry.add_provider(Arc::new(provider.with_snapshots(snapshots.clone())));
+    let sweeping = AbortOnDrop(tokio::spawn(sweep(snapshots, door.clone())));
     let mut catalog = Catalog {
         kinds: registry.clone(),
         deployments: config.deployments,
@@ -103,8 +111,43 @@ pub async fn run(
         () = &mut stop => {}
         () = follow_deployments(&api, &mut catalog, &door, targets) => {}
     }
+    drop(sweeping);
     worker.stop().await;
     Ok(())
+}
+
+/// Ends a task with its owner.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn open_snapshots(
+    config: &RemoteConfig,
+    door: &Door,
+) -> Result<Arc<LocalSnapshots>, RemoteError> {
+    let (folder, door) = (config.data_dir.join("snapshots"), door.clone());
+    let opened = tokio::task::spawn_blocking(move || LocalSnapshots::open(&folder, door)).await;
+    let opened = opened.map_err(|e| RemoteError::Config(e.to_string()))?;
+    let opened = opened.map_err(|e| RemoteError::Config(format!("snapshots: {e}")))?;
+    Ok(Arc::new(opened))
+}
+
+/// Removes snapshots whose time is over, now and every day.
+async fn sweep(snapshots: Arc<LocalSnapshots>, door: Door) {
+    loop {
+        let store = Arc::clone(&snapshots);
+        match tokio::task::spawn_blocking(move || store.sweep()).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(removed)) => tracing::info!(removed, "removed snapshots whose time was over"),
+            Ok(Err(why)) => tracing::warn!(%why, "old snapshots stay for now"),
+            Err(error) => tracing::warn!(%error, "old snapshots stay for now"),
+        }
+        door.clock.sleep_until(door.clock.mono() + SWEEP).await;
+    }
 }
 
 /// Finds what to serve, and enrols for it. Waits for a first deployment.

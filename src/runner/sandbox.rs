@@ -187,6 +187,25 @@ pub trait SandboxProvider: Send + Sync + Debug + 'static {
         false
     }
 
+    /// Makes a copy of a disk for a fork, to be taken by the attempt whose plan names it as
+    /// `sandbox_ref`. Gives back that name.
+    ///
+    /// # Errors
+    /// See [`SandboxError`]; there is no copy then.
+    fn copy(
+        &self,
+        _workspace: Option<String>,
+        _snapshot: SnapshotRef,
+    ) -> BoxFuture<'_, Result<String, SandboxError>> {
+        let why = "this provider makes no copies".to_owned();
+        Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
+    }
+
+    /// A copy is not needed: the fork was given up.
+    fn drop_copy(&self, _name: String) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Makes a sandbox for one attempt.
     ///
     /// # Errors

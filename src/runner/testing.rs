@@ -127,6 +127,13 @@ impl World {
                 self.ended = Some(end);
                 ok(200, json!({}))
             }
+            "checkpoint" => {
+                let mut content = body.clone();
+                content["checkpoint_id"] = json!(id("ckpt", self.log.len()));
+                content["through_sequence"] = json!(self.log.len());
+                self.append("checkpoint.created", content.clone());
+                ok(201, content)
+            }
             "ready" => {
                 self.append("run.started", json!({}));
                 ok(200, json!({}))

@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::attached::Attached;
 use super::attempt::{Shared, drive};
+use super::clones;
 use super::harness::Harness;
 use super::harness::process::ProcessHarness;
 use super::harness::script::ScriptHarness;
@@ -171,6 +172,10 @@ async fn claim_loop(shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
             Ok(claims) => {
                 pause = RETRY_MIN;
                 for json in claims {
+                    if clones::is_offer(&json) {
+                        attempts.spawn(clones::copy(Arc::clone(&shared), json));
+                        continue;
+                    }
                     start_attempt(&shared, &places, &mut attempts, json, &stop).await;
                 }
             }

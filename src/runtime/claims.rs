@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::dispatch::clones::CloneOffer;
@@ -19,12 +21,13 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-pub const VERBS: [&str; 8] = [
+pub const VERBS: [&str; 9] = [
     "ready",
     "heartbeat",
     "events",
     "inputs",
     "checkpoint",
+    "reject",
     "park",
     "settle",
     "release",
@@ -171,6 +174,10 @@ impl Runtime {
             )
             .await?;
         let retention = self.catalog().retention(grant.workspace).await?;
+        let mut resume = json!(granted.resume);
+        if let (Some(blob), Some(Value::Object(from))) = (&granted.blob, resume.get_mut("resume")) {
+            from.insert("data_base64".to_owned(), STANDARD.encode(blob).into());
+        }
         let head = json!({
             "claim_token": grant.token.to_string(),
             "session_id": grant.session,
@@ -183,7 +190,7 @@ impl Runtime {
             "beat_ms": self.config().runs.beat_s.saturating_mul(1_000),
             "startup_deadline": rfc3339(granted.startup_deadline_ms),
             "deadline": rfc3339(granted.deadline_ms),
-            "resume": granted.resume,
+            "resume": resume,
             "inputs_next_after": grant.inputs_next_after,
         });
         let mut out = head.to_string();

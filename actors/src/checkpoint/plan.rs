@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::code::{Code, Rejection};
 use crate::ids::RunnerId;
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
-use crate::session::payload::{Adopted, RebuildReason, ResumePlan};
+use crate::session::payload::{Adopted, RebuildReason, ResumeFrom, ResumePlan};
 use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
@@ -43,6 +43,17 @@ pub fn newest_usable(state: &State, now_ms: i64) -> Option<&Arc<Checkpoint>> {
         .checkpoints
         .newest_first()
         .find(|c| why_unusable(c, now_ms).is_none())
+}
+
+/// The checkpoints with a resume blob that a plan at `now_ms` may come to, by position, newest
+/// first: each is the plan's if the blobs before it do not verify.
+pub fn with_blobs(state: &State, now_ms: i64) -> Vec<(u64, ResumeFrom)> {
+    let usable = state.checkpoints.newest_first();
+    usable
+        .filter(|c| why_unusable(c, now_ms).is_none())
+        .map(|c| (c.seq, c.created.resume.clone()))
+        .take_while(|(_, resume)| matches!(resume, ResumeFrom::Blob { .. }))
+        .collect()
 }
 
 /// The copy that a runner made for this fork, while the fork has not run on it yet.

@@ -1,5 +1,6 @@
 //! Forks of sessions, and how two sessions or a whole family compare.
 
+use bytes::Bytes;
 use longhaul_storage::{Order, PageLimit, ReadError, StreamHead, StreamId, View};
 use serde_json::{Map, Value, json};
 
@@ -15,10 +16,11 @@ use crate::limits::PAGE_BYTES_MAX;
 use crate::reader::Class;
 use crate::rows;
 use crate::session::actor::{checkpoints, state_at};
+use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Request};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{Selector, WorkspaceRef};
+use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
 use crate::session::state::State;
 use crate::session::stored::header_of;
@@ -54,6 +56,8 @@ struct Boundary {
     root: SessionId,
     /// The checkpoint that was selected.
     checkpoint: Option<Checkpoint>,
+    /// Its resume blob, verified.
+    blob: Option<Bytes>,
 }
 
 /// Where two sessions part.
@@ -90,6 +94,7 @@ impl Engine {
             source,
             root,
             checkpoint,
+            blob,
         } = self.boundary(&ask).await?;
         let copied = match &checkpoint {
             Some(c) => self.disk_for(child, &source, c).await?,
@@ -106,6 +111,7 @@ impl Engine {
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,
+                    blob,
                     adopted,
                 })
             }),
@@ -165,6 +171,7 @@ impl Engine {
                 root: state.forked.as_ref().map_or(source, |f| f.root),
                 source: state,
                 checkpoint: None,
+                blob: None,
             });
         }
         let selector = ask.selector;
@@ -192,10 +199,19 @@ impl Engine {
             {
                 return Ok(Err(why));
             }
+            let blob = match checkpoint.as_ref().map(|c| blob_of(view, source, c)) {
+                Some(Err(Unverified::Read(e))) => return Err(e),
+                Some(Err(Unverified::Blob(why))) => {
+                    return Ok(Err(Rejection::new(Code::CheckpointRejected, why)));
+                }
+                Some(Ok(blob)) => blob,
+                None => None,
+            };
             Ok(Ok(Boundary {
                 source: Box::new(state_at(view, source, seq)?),
                 root: row.root.unwrap_or(source),
                 checkpoint,
+                blob,
             }))
         });
         read.await.map_err(|e| named(e, source))?
@@ -331,6 +347,27 @@ fn shared(a: &StreamHead, b: &StreamHead) -> u64 {
         }
     }
     through.min(a.last_seq).min(b.last_seq)
+}
+
+enum Unverified {
+    Read(ReadError),
+    Blob(String),
+}
+
+/// The resume blob of a checkpoint that has one.
+fn blob_of(
+    view: &dyn View,
+    session: SessionId,
+    c: &Checkpoint,
+) -> Result<Option<Bytes>, Unverified> {
+    let resume = &c.created.resume;
+    if *resume == ResumeFrom::RebuildFromLog {
+        return Ok(None);
+    }
+    let row = view.row(&rows::blob(session, c.seq));
+    let bytes = row.map_err(Unverified::Read)?;
+    blob::verify(resume, bytes.as_deref()).map_err(Unverified::Blob)?;
+    Ok(bytes)
 }
 
 /// What is said of a checkpoint that is not listed, or another workspace's.

@@ -1,6 +1,7 @@
 //! The engine as a whole, on the log in memory and a clock by hand.
 
 mod batches;
+mod blobs;
 mod checkpoints;
 mod claims;
 mod faults;

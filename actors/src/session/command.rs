@@ -127,6 +127,8 @@ pub struct Fork {
 pub struct ForkedDisk {
     /// The source's checkpoint.
     pub checkpoint: CheckpointCreated,
+    /// Its resume blob, verified.
+    pub blob: Option<Bytes>,
     /// The copy that a runner made, by its own name, and which runner.
     pub adopted: Option<Adopted>,
 }
@@ -151,6 +153,8 @@ pub struct NewCheckpoint {
     pub kept: Option<Kept>,
     /// How the harness gets its own state back.
     pub resume: ResumeFrom,
+    /// The bytes of a blob, as `resume` describes them.
+    pub blob: Option<Bytes>,
     /// For people.
     pub name: Option<String>,
     /// Caller's pairs, checked; JSON.
@@ -280,7 +284,7 @@ pub enum Verb {
     Inputs,
     /// Keep a way back.
     Checkpoint(Box<NewCheckpoint>),
-    /// The checkpoint of the resume plan does not verify (said by the server's own runner).
+    /// The checkpoint of the resume plan does not verify.
     RejectCheckpoint {
         /// Which.
         checkpoint: CheckpointId,
@@ -306,7 +310,7 @@ impl Verb {
             Self::Events(_) => "events",
             Self::Inputs => "inputs",
             Self::Checkpoint(_) => "checkpoint",
-            Self::RejectCheckpoint { .. } => "reject_checkpoint",
+            Self::RejectCheckpoint { .. } => "reject",
             Self::Park(_) => "park",
             Self::Settle(_) => "settle",
             Self::Release => "release",

@@ -1,6 +1,7 @@
 //! What a decision gives back: events, the rows that are not a projection of state, the answer.
 
 use bincode::{Decode, Encode};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::checkpoints::SnapshotKey;
@@ -43,6 +44,10 @@ pub enum RowOp {
     Call(TokenDigest, u64, StoredCall),
     /// A snapshot is there now.
     PutSnapshot(SnapshotKey, SnapshotRow),
+    /// The resume blob of the checkpoint created at this position.
+    PutBlob(u64, Bytes),
+    /// The checkpoint created at this position gives nothing back any more.
+    DropBlob(u64),
     /// A snapshot that is there already must still be, and not about to go.
     HoldSnapshot(SnapshotKey),
     /// Whose operation is under way: in memory only.
@@ -104,6 +109,8 @@ pub struct Granted {
     pub deadline_ms: i64,
     /// How it gets its past.
     pub resume: ResumePlan,
+    /// The resume blob of the plan's checkpoint, verified.
+    pub blob: Option<Bytes>,
     /// The agent to run.
     pub pin: Pin,
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::command::{Command, Verb};
 use super::decision::Reply;
-use super::payload::{ItemState, Outcome};
+use super::payload::{ItemState, Outcome, ResumeFrom};
 use super::state::{Answer, State};
 use crate::ids::{EventId, SessionId, TokenDigest};
 use bincode::{Decode, Encode};
+use bytes::Bytes;
 
 /// What to load before a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +27,9 @@ pub struct Needs {
     pub inputs_from: Option<u64>,
     /// Every input the run queued at this position ever took.
     pub taken_by: Option<u64>,
+    /// Checkpoints with a resume blob, by position, newest first: the blobs up to the first that
+    /// is what was said of it.
+    pub blobs: Vec<(u64, ResumeFrom)>,
 }
 
 impl Needs {
@@ -54,6 +58,8 @@ pub struct Facts {
     pub inputs: Vec<Answer>,
     /// Inputs taken by the run so far, ascending.
     pub taken: Vec<Answer>,
+    /// Resume blobs by position of their checkpoint: the bytes, or why they are not to be used.
+    pub blobs: BTreeMap<u64, Result<Bytes, String>>,
 }
 
 /// A kept answer to an Idempotency-Key.

@@ -260,6 +260,7 @@ impl Boxed {
                 .unwrap_or(0)
         };
         Facts {
+            blobs: BTreeMap::new(),
             receipt: n
                 .receipt
                 .or(n.created)
@@ -369,7 +370,10 @@ impl Boxed {
                     self.calls.retain(|(token, _), _| *token != t);
                     self.ended.insert(t, e);
                 }
-                RowOp::PutSnapshot(..) | RowOp::HoldSnapshot(_) => {}
+                RowOp::PutSnapshot(..)
+                | RowOp::HoldSnapshot(_)
+                | RowOp::PutBlob(..)
+                | RowOp::DropBlob(_) => {}
             }
         }
         self.check_state();

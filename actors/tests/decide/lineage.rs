@@ -76,6 +76,7 @@ impl Boxed {
             f.selector = Selector::CheckpointId(checkpoint);
             f.checkpoint = Some(Box::new(ForkedDisk {
                 checkpoint: created.clone(),
+                blob: None,
                 adopted: None,
             }));
         };
@@ -175,6 +176,7 @@ pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
             packs: vec![[8; 16]],
         }),
         resume: ResumeFrom::RebuildFromLog,
+        blob: None,
         name: None,
         metadata_json: "{}".into(),
         cursor: None,

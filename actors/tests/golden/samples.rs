@@ -68,6 +68,7 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
         resume: ResumeFrom::Blob {
             size: 10,
             digest: "00ff".into(),
+            schema: Some("v1".into()),
         },
         snapshot: snapshot(),
         generation: 1,

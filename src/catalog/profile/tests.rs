@@ -61,7 +61,7 @@ fn what_cannot_run_is_refused() {
         r#"{"harness":{"kind":"script","steps":[{"say":"a","fail":"b"}]}}"#,
         r#"{"harness":{"kind":"script","steps":[{"usage":{"input_tokens":1,"tokens":2}}]}}"#,
         r#"{"harness":{"kind":"script","steps":[{"usage":{"input_tokens":-1}}]}}"#,
-        r#"{"harness":{"kind":"script","steps":[{"checkpoint":{"name":"x"}}]}}"#,
+        r#"{"harness":{"kind":"script","steps":[{"checkpoint":{"title":"x"}}]}}"#,
         r#"{"harness":{"kind":"external","extra":1}}"#,
     ] {
         assert!(release(json).is_err(), "{json}");

@@ -18,6 +18,7 @@ use super::{End, Failure, Harness, Settlement};
 use crate::runner::attempt::Attempt;
 use crate::runner::calls::CallError;
 use crate::runner::history::text_at;
+use crate::runner::keep::NotKept;
 use crate::runner::sandbox::{Launch, Process};
 
 /// How long the program has to end by itself after its last word.
@@ -186,7 +187,21 @@ async fn answer(attempt: &Attempt, call: Line) -> Result<Reply, Failure> {
     let wait = Duration::from_millis(wait_ms).min(attempt.wait_max());
     let released =
         verb == "park" && body.get("compute").and_then(Value::as_str) == Some("released");
-    match attempt.call(&verb, wait, body).await {
+    let called = match verb.as_str() {
+        // Its disk is this runner's to keep.
+        "checkpoint" => match attempt.checkpoint_call(body).await {
+            Ok(answer) => Ok(answer),
+            Err(NotKept::Call(error)) => Err(error),
+            Err(why @ NotKept::Unsupported) => {
+                return Ok(Reply::Line(refusal(&id, 501, why.code(), &why.to_string())));
+            }
+            Err(why @ NotKept::Sandbox(_)) => {
+                return Ok(Reply::Line(refusal(&id, 500, why.code(), &why.to_string())));
+            }
+        },
+        _ => attempt.call(&verb, wait, body).await,
+    };
+    match called {
         Ok(answer) => {
             let over = released && text_at(&answer.body, "state") == Some("parked");
             let line = json!({"id": id, "status": answer.status, "body": answer.body});

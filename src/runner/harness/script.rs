@@ -2,7 +2,8 @@
 //!
 //! Every event carries `step`, the index of its step. A later attempt, and a continuation, walk
 //! the script again beside the log of the run chain: a completed step writes nothing, a step
-//! begun and not completed runs again under its first tool use.
+//! begun and not completed runs again under its first tool use. A checkpoint carries its step in
+//! its metadata; one that could not be made is left out for good once a later step has begun.
 
 pub mod past;
 pub mod step;
@@ -10,7 +11,7 @@ pub mod step;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{End, Failure, Harness, Settlement};
 use crate::runner::attempt::{Attempt, Compute, Parked};
@@ -43,6 +44,7 @@ async fn play(attempt: &Attempt) -> Result<End, Failure> {
         attempt,
         past,
         texts: chain.texts,
+        restored_seq: restored_seq(&attempt.claim().resume),
     };
     for (index, step) in steps.iter().enumerate() {
         match player.step(index, step).await? {
@@ -64,6 +66,14 @@ struct Player<'a> {
     past: Past,
     /// Texts of the messages taken by the chain.
     texts: Vec<String>,
+    /// The sandbox has what was done up to this position.
+    restored_seq: u64,
+}
+
+fn restored_seq(plan: &Value) -> u64 {
+    let through = plan.get("through_sequence").and_then(Value::as_u64);
+    let checkpoint = text_at(plan, "kind") == Some("checkpoint");
+    through.filter(|_| checkpoint).unwrap_or(0)
 }
 
 impl Player<'_> {
@@ -74,6 +84,9 @@ impl Player<'_> {
             Step::Say(text) if !done => {
                 let content = json!({"text": fill(text, &input), "step": index});
                 self.attempt.event("agent.message", content).await?;
+            }
+            // Done, and the restored files have it.
+            Step::Exec(_) | Step::Write { .. } if self.past.is_within(index, self.restored_seq) => {
             }
             Step::Exec(command) => {
                 let call = json!({"command": fill(command, &input)});
@@ -125,6 +138,9 @@ impl Player<'_> {
                 let content = with_step(Value::Object(usage.clone()), index);
                 self.attempt.event("usage.recorded", content).await?;
             }
+            Step::Checkpoint { name } if !done && !self.past.is_behind(index) => {
+                self.keep(index, name.as_deref()).await?;
+            }
             Step::Fail(message) => {
                 let message = fill(message, &input);
                 return Ok(Next::End(End::Settle(Settlement::failed(
@@ -132,7 +148,7 @@ impl Player<'_> {
                     &message,
                 ))));
             }
-            // `checkpoint` has nothing to do yet; the others are complete in the log.
+            // Complete in the log.
             _ => {}
         }
         Ok(Next::GoOn)
@@ -173,6 +189,20 @@ impl Player<'_> {
         let result = with_step(result, index);
         self.attempt.event("agent.tool_result", result).await?;
         Ok(())
+    }
+
+    /// Keeps the files. Without a checkpoint the script goes on all the same.
+    async fn keep(&self, index: usize, name: Option<&str>) -> Result<(), Failure> {
+        let mut about = Map::from_iter([("metadata".to_owned(), json!({"step": index}))]);
+        about.extend(name.map(|name| ("name".to_owned(), name.into())));
+        match self.attempt.checkpoint_with(about).await {
+            Err(lost @ Failure::Lost(_)) => Err(lost),
+            Err(error) => {
+                tracing::warn!(step = index, %error, "no checkpoint");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     /// Runs a command or writes a file, for real.

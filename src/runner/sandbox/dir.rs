@@ -1,6 +1,7 @@
 //! The provider `dir`: one folder per attempt on this machine, commands isolated from the rest
 //! of it where bubblewrap works.
 
+mod copies;
 mod keep;
 mod tools;
 
@@ -23,8 +24,9 @@ use super::{
     SandboxRequest, Snapshot,
 };
 use crate::runner::settings::RunnerConfig;
-use crate::snapshots::{Base, Snapshots};
-use keep::Plan;
+use crate::snapshots::{Base, Vault};
+use copies::Copies;
+use keep::{Plan, Restored};
 use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
@@ -55,7 +57,8 @@ pub enum DirError {
 #[derive(Debug)]
 pub struct DirProvider {
     tools: Arc<Tools>,
-    snapshots: Option<Arc<Snapshots>>,
+    snapshots: Option<Arc<dyn Vault>>,
+    copies: Copies,
     /// Sandboxes of an earlier process that stay for a session, with their names.
     left: Vec<(String, String)>,
 }
@@ -100,6 +103,7 @@ impl DirProvider {
         Ok(Self {
             tools: Arc::new(tools),
             snapshots: None,
+            copies: Copies::default(),
             left,
         })
     }
@@ -110,13 +114,19 @@ impl DirProvider {
     }
 
     /// Goes on with a sandbox of an earlier process. Its files count as changed.
-    pub fn adopt(&self, name: &str, profile: &serde_json::Value) -> Box<dyn Sandbox> {
+    pub fn adopt(
+        &self,
+        name: &str,
+        session_id: &str,
+        profile: &serde_json::Value,
+    ) -> Box<dyn Sandbox> {
         let place = Place::named(&self.tools, name);
+        let restored = Restored { place, base: None };
         Box::new(DirSandbox {
             dirty: AtomicBool::new(true),
             // What an earlier process ran in it may have left something.
             commands: AtomicU64::new(1),
-            ..self.sandbox(place, profile)
+            ..self.sandbox(restored, session_id, profile)
         })
     }
 
@@ -125,13 +135,19 @@ impl DirProvider {
         remove(&self.tools.door, Place::named(&self.tools, name).folder).await;
     }
 
-    fn sandbox(&self, place: Place, profile: &serde_json::Value) -> DirSandbox {
+    fn sandbox(
+        &self,
+        restored: Restored,
+        session_id: &str,
+        profile: &serde_json::Value,
+    ) -> DirSandbox {
         DirSandbox {
             tools: Arc::clone(&self.tools),
             config: self.tools.config.within(profile),
-            place,
+            place: restored.place,
             snapshots: self.snapshots.clone(),
-            base: Mutex::new(None),
+            session_id: session_id.to_owned(),
+            base: Mutex::new(restored.base),
             root: OnceCell::new(),
             commands: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
@@ -142,7 +158,7 @@ impl DirProvider {
 
     /// Keeps snapshots in this store from now on.
     #[must_use]
-    pub fn with_snapshots(mut self, snapshots: Arc<Snapshots>) -> Self {
+    pub fn with_snapshots(mut self, snapshots: Arc<dyn Vault>) -> Self {
         self.snapshots = Some(snapshots);
         self
     }
@@ -194,6 +210,32 @@ impl SandboxProvider for DirProvider {
         self.snapshots.is_some()
     }
 
+    fn copy(
+        &self,
+        workspace: Option<String>,
+        snapshot: SnapshotRef,
+    ) -> BoxFuture<'_, Result<String, SandboxError>> {
+        async move {
+            let plan = Plan::snapshot(workspace.as_deref(), snapshot)?;
+            let copy = Restored::of(&self.tools, self.snapshots.clone(), plan).await?;
+            let (name, old) = self.copies.put(copy);
+            if let Some(old) = old {
+                remove(&self.tools.door, old.place.folder).await;
+            }
+            Ok(name)
+        }
+        .boxed()
+    }
+
+    fn drop_copy(&self, name: String) -> BoxFuture<'_, ()> {
+        async move {
+            if let Some(copy) = self.copies.take(Some(&name)) {
+                remove(&self.tools.door, copy.place.folder).await;
+            }
+        }
+        .boxed()
+    }
+
     fn create(
         &self,
         request: SandboxRequest,
@@ -210,8 +252,15 @@ impl SandboxProvider for DirProvider {
                 return Err(SandboxError::Unsupported(text.to_owned()));
             }
             let plan = Plan::read(&request)?;
-            let sandbox = self.sandbox(Place::new(tools), &request.profile);
-            sandbox.restore(plan).await?;
+            let restored = match self.copies.take(plan.copy()) {
+                Some(copy) => copy,
+                None => Restored::of(tools, self.snapshots.clone(), plan).await?,
+            };
+            let made = restored.base.is_some();
+            let sandbox = self.sandbox(restored, &request.session_id, &request.profile);
+            if made {
+                sandbox.root().await?;
+            }
             Ok(Box::new(sandbox) as Box<dyn Sandbox>)
         }
         .boxed()
@@ -225,7 +274,9 @@ struct DirSandbox {
     /// The runner's settings under the profile's limits.
     config: RunnerConfig,
     place: Place,
-    snapshots: Option<Arc<Snapshots>>,
+    snapshots: Option<Arc<dyn Vault>>,
+    /// The session it is for.
+    session_id: String,
     /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,

@@ -41,7 +41,8 @@ impl Runtime {
             .work_with(Some(control.clone()), asked, session)
             .await?;
         let (id, _) = work.begin(OperationKind::Attach).await?;
-        let sandbox: Arc<dyn Sandbox> = Arc::from(provider.adopt(name, &work.profile));
+        let sandbox: Arc<dyn Sandbox> =
+            Arc::from(provider.adopt(name, &session.to_string(), &work.profile));
         let done = Done {
             succeeded: true,
             attached: Some(work.leave(&sandbox)),

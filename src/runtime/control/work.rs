@@ -235,6 +235,7 @@ fn new_checkpoint(snapshot: SnapshotRef, kept: Option<Kept>, named: &Named) -> N
         snapshot,
         kept,
         resume: ResumeFrom::RebuildFromLog,
+        blob: None,
         name: named.name.clone(),
         metadata_json: Value::Object(named.metadata.clone()).to_string(),
         cursor: None,

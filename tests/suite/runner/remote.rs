@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::builtin::{QUICK, contents, script};
 use crate::support::{PROGRAM, Server, assert_whole};
@@ -106,7 +106,10 @@ async fn a_frozen_runner_loses_its_claim_and_writes_nothing_when_it_thaws() {
     let server = Server::start(&[QUICK, &["runner.enabled=false"]].concat()).await;
     let folder = tempfile::tempdir().unwrap();
     let steps = json!([{ "say": "one" }, { "sleep_ms": 1_500 }, { "exec": "echo two" }, { "say": "three" }]);
-    let deployment = server.deployment(script(steps)).await;
+    // The disk of the one that is gone would be waited for.
+    let mut harness = script(steps);
+    harness["checkpoint"] = json!("off");
+    let deployment = server.deployment(harness).await;
     let session = server.session(&deployment).await;
     server.send(&session, "x").await;
     let frozen = Elsewhere::start(&server, &folder.path().join("a"));
@@ -131,4 +134,64 @@ async fn a_frozen_runner_loses_its_claim_and_writes_nothing_when_it_thaws() {
     assert_eq!(log[..before.len()], before);
     assert_eq!(contents(&log, "agent.message").len(), 4);
     assert_eq!(contents(&log, "run.settled").len(), 2);
+}
+
+#[tokio::test]
+async fn its_snapshots_outlive_it_and_are_copied_for_forks() {
+    let server = Server::start(&[QUICK, &["runner.enabled=false"]].concat()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let steps = json!([{ "exec": "echo {{input}} >> f; cat f" }]);
+    let deployment = server.deployment(script(steps)).await;
+    let session = server.session(&deployment).await;
+    let output =
+        |log: &[Value]| contents(log, "agent.tool_result").pop().unwrap()["output"].clone();
+    let mut runner = Elsewhere::start(&server, folder.path());
+    for (text, wanted) in [("a", "a\n"), ("b", "a\nb\n")] {
+        server.send(&session, text).await;
+        server.wait_status(&session, &["idle"]).await;
+        assert_eq!(output(&server.log(&session).await), wanted);
+    }
+    let log = server.log(&session).await;
+    let made = contents(&log, "checkpoint.created").pop().unwrap();
+    assert_eq!(
+        (&made["snapshot"]["retention"], &made["kind"]),
+        (&json!("host_local"), &json!("explicit"))
+    );
+
+    // Another process with the same folder is the same runner.
+    runner.signal(rustix::process::Signal::KILL);
+    runner.0.wait().unwrap();
+    let mut runner = Elsewhere::start(&server, folder.path());
+    server.send(&session, "c").await;
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    assert_whole(&log);
+    assert_eq!(output(&log), "a\nb\nc\n");
+    let claims = contents(&log, "run.claimed");
+    assert_eq!(claims[0]["runner_id"], claims[2]["runner_id"]);
+
+    // A fork's disk is copied where it is, and its first run gets that copy.
+    let from = json!({ "from": { "checkpoint_id": made["checkpoint_id"] } });
+    let child = server
+        .post(&format!("/v1/sessions/{session}/fork"), from)
+        .await;
+    let child = crate::support::id(&child);
+    server.send(&child, "d").await;
+    server.wait_status(&child, &["idle"]).await;
+    let log = server.log(&child).await;
+    assert_eq!(output(&log), "a\nb\nd\n");
+    let claim = contents(&log, "run.claimed").pop().unwrap();
+    assert!(claim["resume"]["sandbox_ref"].is_string(), "{claim}");
+
+    // Without its bytes a checkpoint is rejected, and the conversation goes on.
+    runner.signal(rustix::process::Signal::KILL);
+    runner.0.wait().unwrap();
+    std::fs::remove_dir_all(folder.path().join("snapshots")).unwrap();
+    let _runner = Elsewhere::start(&server, folder.path());
+    server.send(&session, "e").await;
+    server.wait_status(&session, &["idle"]).await;
+    let log = server.log(&session).await;
+    assert_whole(&log);
+    assert_eq!(output(&log), "e\n");
+    assert_eq!(contents(&log, "checkpoint.rejected").len(), 3);
 }

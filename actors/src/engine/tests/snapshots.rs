@@ -230,6 +230,7 @@ impl Kept {
                 packs: vec![[8; 16]],
             }),
             resume: ResumeFrom::RebuildFromLog,
+            blob: None,
             name: None,
             metadata_json: "{}".to_owned(),
             cursor: None,

@@ -9,6 +9,7 @@ use longhaul_storage::{
 use super::SessionActor;
 use super::commit::{Decided, Flight, FlightFuture, Verdict};
 use super::lookup::{self, Overlay};
+use crate::checkpoint::plan;
 use crate::codec;
 use crate::reader::Class;
 use crate::rows;
@@ -96,6 +97,10 @@ impl SessionActor {
 
     fn needs(&self, command: &Command) -> Needs {
         let mut needed = needs(&self.working, command);
+        if matches!(command, Command::Claim(_)) {
+            let now_ms = self.inner.door.clock.wall_ms();
+            needed.blobs = plan::with_blobs(&self.working, now_ms);
+        }
         // Whatever waits in memory need not be read.
         if needed
             .inputs_from

@@ -8,6 +8,7 @@ use longhaul_storage::{Condition, HistoryRow, Order, PageLimit, ReadError, Strea
 use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
+use crate::session::blob;
 use crate::session::decision::RowOp;
 use crate::session::envelope::envelope_with;
 use crate::session::event::NewEvent;
@@ -74,6 +75,16 @@ pub(super) fn load(
     }
     if let Some(queued) = needs.taken_by {
         facts.taken = at.answers(rows::HISTORY_TAKEN, rows::taken(queued, 0), queued)?;
+    }
+    for (seq, described) in &needs.blobs {
+        let bytes = view.row(&rows::blob(session, *seq))?;
+        let verified = blob::verify(described, bytes.as_deref());
+        let good = verified.is_ok();
+        let found = verified.map(|()| bytes.unwrap_or_default());
+        facts.blobs.insert(*seq, found);
+        if good {
+            break;
+        }
     }
     Ok(facts)
 }
@@ -197,6 +208,7 @@ pub(super) struct Overlay {
     items: BTreeMap<EventId, ItemFact>,
     inputs: Vec<Answer>,
     taken: Vec<(u64, Answer)>,
+    blobs: BTreeMap<u64, Bytes>,
 }
 
 impl Overlay {
@@ -216,7 +228,12 @@ impl Overlay {
                 RowOp::Ended(token, ended) => {
                     self.ended.insert(*token, ended.clone());
                 }
-                RowOp::PutSnapshot(..)
+                RowOp::PutBlob(seq, bytes) => {
+                    self.blobs.insert(*seq, bytes.clone());
+                }
+                // Its checkpoint is over: nobody asks.
+                RowOp::DropBlob(_)
+                | RowOp::PutSnapshot(..)
                 | RowOp::HoldSnapshot(_)
                 | RowOp::Operation(_)
                 | RowOp::Attached(_) => {}
@@ -267,6 +284,9 @@ impl Overlay {
         if needs.inputs_from.is_some() {
             facts.inputs.extend(self.inputs.iter().copied());
         }
+        let blobs = self.blobs.iter();
+        let blobs = blobs.map(|(seq, bytes)| (*seq, Ok(bytes.clone())));
+        facts.blobs.extend(blobs);
         let queued = state.run.as_ref().map(|r| r.queued_seq);
         if queued != needs.taken_by {
             // The run was queued by this very batch: only the batch knows what it took.
@@ -288,7 +308,7 @@ pub(super) fn row_changes(
     ops: &[RowOp],
     out: &mut Vec<longhaul_storage::RowChange>,
 ) {
-    use longhaul_storage::RowChange::{DeletePrefix, Put};
+    use longhaul_storage::RowChange::{Delete, DeletePrefix, Put};
     for op in ops {
         match op {
             RowOp::Receipt(scope, r) => {
@@ -310,6 +330,10 @@ pub(super) fn row_changes(
                 let packs = row.kept.iter().flat_map(|k| &k.packs);
                 out.extend(packs.map(|p| Put(rows::pack_holder(*p, *key), Bytes::new())));
             }
+            RowOp::PutBlob(seq, bytes) => {
+                out.push(Put(rows::blob(session, *seq), bytes.clone()));
+            }
+            RowOp::DropBlob(seq) => out.push(Delete(rows::blob(session, *seq))),
             // A condition only; in memory only.
             RowOp::HoldSnapshot(_) | RowOp::Operation(_) | RowOp::Attached(_) => {}
         }
@@ -329,6 +353,8 @@ pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
             | RowOp::Created(..)
             | RowOp::Call(..)
             | RowOp::Ended(..)
+            | RowOp::PutBlob(..)
+            | RowOp::DropBlob(_)
             | RowOp::Operation(_)
             | RowOp::Attached(_) => {}
         }

@@ -15,7 +15,8 @@ use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::Facts;
 use crate::session::payload::{
     Body, CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed,
-    CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, SnapshotRef, Usage,
+    CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, SnapshotRef,
+    Usage,
 };
 use crate::session::state::{Answer, State};
 
@@ -84,6 +85,10 @@ pub(super) fn add(
     };
     let key = SnapshotKey::of(about.workspace, &snapshot);
     snapshot_rows(draft, key, snapshot, new.kept.clone());
+    if let Some(blob) = &new.blob {
+        let seq = draft.last_seq() + 1;
+        draft.row(RowOp::PutBlob(seq, blob.clone()));
+    }
     let emit = if author.id.is_empty() {
         Emit::system(stands.run)
     } else {
@@ -116,6 +121,17 @@ fn snapshot_rows(
     });
 }
 
+/// The resume blob of a checkpoint that gives nothing back from here on goes.
+pub(super) fn drop_blob(draft: &mut Draft<'_>, id: CheckpointId) {
+    let found = draft.state().checkpoints.find(id);
+    let seq = found
+        .filter(|c| matches!(c.created.resume, ResumeFrom::Blob { .. }))
+        .map(|c| c.seq);
+    if let Some(seq) = seq {
+        draft.row(RowOp::DropBlob(seq));
+    }
+}
+
 /// How many checkpoints [`add`] lets go, and so how many events it writes after its own.
 pub(super) fn to_prune(state: &State, max: u32) -> Vec<CheckpointId> {
     if max == 0 {
@@ -131,6 +147,7 @@ pub(super) fn to_prune(state: &State, max: u32) -> Vec<CheckpointId> {
 fn prune(draft: &mut Draft<'_>) {
     let max = draft.env.limits.checkpoints_per_session_max;
     for checkpoint_id in to_prune(draft.state(), max) {
+        drop_blob(draft, checkpoint_id);
         let body = CheckpointDeleted {
             checkpoint_id,
             what: DeletedWhat::Checkpoint,
@@ -269,6 +286,7 @@ pub(super) fn expire(draft: &mut Draft<'_>, due: Option<u64>) {
         .map(|c| c.created.checkpoint_id)
         .collect();
     for checkpoint_id in ids {
+        drop_blob(draft, checkpoint_id);
         draft.emit(
             EventType::CheckpointExpired,
             Emit::system(None),

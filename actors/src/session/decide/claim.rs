@@ -1,14 +1,19 @@
 //! A runner gets the queued run.
 
+use bytes::Bytes;
+
 use super::draft::{Draft, Emit};
 use super::{checkpoint, not_found, turn};
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
+use crate::ids::RunnerId;
 use crate::session::command::ClaimRun;
 use crate::session::decision::{Decision, Granted, Reply, RowOp};
 use crate::session::event::{Author, AuthorKind, Cause, EventType, RunRef};
 use crate::session::facts::{Facts, LostReason};
-use crate::session::payload::{Body, Outcome, RunClaimed, RunError, RunInputsTaken};
+use crate::session::payload::{
+    Body, Outcome, ResumeFrom, ResumePlan, RunClaimed, RunError, RunInputsTaken,
+};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -62,7 +67,7 @@ pub(super) fn claim(
     }
     // Whoever sees first that a checkpoint's time is over says so.
     checkpoint::expire(&mut draft, None);
-    let resume = plan::plan(draft.state(), command.runner, now);
+    let (resume, blob) = resume(&mut draft, facts, command.runner)?;
     let claimed = RunClaimed {
         runner_id: command.runner,
         claim_digest: command.token,
@@ -85,6 +90,7 @@ pub(super) fn claim(
         startup_deadline_ms: startup_deadline,
         deadline_ms: deadline,
         resume,
+        blob,
         pin: about.pin.clone(),
     });
     let mut inputs = facts.taken.clone();
@@ -94,6 +100,37 @@ pub(super) fn claim(
     let mut reply = Reply::ok();
     reply.inputs = Some(inputs);
     Ok(draft.done(reply))
+}
+
+/// The plan, and the resume blob of its checkpoint. One whose blob is not what was said of it is
+/// rejected, and the next is looked at.
+fn resume(
+    draft: &mut Draft<'_>,
+    facts: &Facts,
+    runner: RunnerId,
+) -> Result<(ResumePlan, Option<Bytes>), Rejection> {
+    let now_ms = draft.env.now_ms;
+    loop {
+        let plan = plan::plan(draft.state(), runner, now_ms);
+        let id = match &plan {
+            ResumePlan::Checkpoint {
+                id,
+                resume: ResumeFrom::Blob { .. },
+                ..
+            } => *id,
+            _ => return Ok((plan, None)),
+        };
+        let seq = draft.state().checkpoints.find(id).map(|c| c.seq);
+        match seq.and_then(|seq| facts.blobs.get(&seq)) {
+            Some(Ok(bytes)) => return Ok((plan, Some(bytes.clone()))),
+            Some(Err(why)) => checkpoint::reject(draft, id, why),
+            // The dispatcher offers the run again.
+            None => {
+                let why = "the checkpoints changed meanwhile";
+                return Err(Rejection::new(Code::Busy, why));
+            }
+        }
+    }
 }
 
 /// The first input of the run whose content is gone for good, if any is.

@@ -96,6 +96,11 @@ fn checkpoint(draft: &mut Draft<'_>, disk: &ForkedDisk) {
         let key = SnapshotKey::of(about.workspace, &source.snapshot);
         draft.row(RowOp::HoldSnapshot(key));
     }
+    if let Some(blob) = &disk.blob {
+        // The child's own copy, whatever becomes of the source.
+        let seq = draft.last_seq() + 1;
+        draft.row(RowOp::PutBlob(seq, blob.clone()));
+    }
     draft.emit(
         EventType::CheckpointCreated,
         Emit::system(None),

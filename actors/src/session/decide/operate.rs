@@ -273,6 +273,7 @@ fn delete_snapshot(
     if live {
         draft.caused_by(Cause::Request(command.request.request_id.to_string()));
         for checkpoint_id in sharing {
+            checkpoint::drop_blob(&mut draft, checkpoint_id);
             let body = CheckpointDeleted {
                 checkpoint_id,
                 what: DeletedWhat::Snapshot,

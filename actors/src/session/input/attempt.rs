@@ -1,5 +1,8 @@
 //! Bodies of the claim protocol: `POST /v1/claims/{token}/{verb}`.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -9,6 +12,8 @@ use super::json::{check_json, typed};
 use super::people::check_signal_name;
 use super::{Origin, RawEvent, parse_events};
 use crate::code::{Code, Rejection};
+use crate::ids::CheckpointId;
+use crate::session::blob::{BLOB_BYTES_MAX, describe};
 use crate::session::checkpoints::DIR;
 use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
 use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
@@ -63,13 +68,24 @@ struct CheckpointBody {
     n: Option<u64>,
     snapshot: SnapshotBody,
     #[serde(default)]
-    resume: Option<ResumeFrom>,
+    resume: Option<ResumeBody>,
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     metadata: Map<String, Value>,
     #[serde(default)]
     cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum ResumeBody {
+    RebuildFromLog {},
+    Blob {
+        data_base64: String,
+        #[serde(default)]
+        schema: Option<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -80,6 +96,15 @@ struct SnapshotBody {
     retention: Retention,
     #[serde(default)]
     bytes: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RejectBody {
+    #[serde(default)]
+    n: Option<u64>,
+    checkpoint_id: CheckpointId,
+    reason: String,
 }
 
 #[derive(Deserialize)]
@@ -144,6 +169,17 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
             let b: CheckpointBody = typed(body)?;
             (b.n, Verb::Checkpoint(Box::new(checkpoint(b)?)))
         }
+        "reject" => {
+            let b: RejectBody = typed(body)?;
+            if b.reason.is_empty() || b.reason.len() > TEXT_BYTES_MAX {
+                return Err(invalid(format!("`reason` has 1 to {TEXT_BYTES_MAX} bytes")));
+            }
+            let verb = Verb::RejectCheckpoint {
+                checkpoint: b.checkpoint_id,
+                reason: b.reason,
+            };
+            (b.n, verb)
+        }
         "settle" => {
             let b: SettleBody = typed(body)?;
             (b.n, Verb::Settle(Box::new(settle(b, body)?)))
@@ -176,10 +212,23 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
     if b.snapshot.provider == DIR && b.snapshot.retention == Retention::Platform {
         return Err(invalid("`dir` snapshots of a runner are `host_local`"));
     }
-    let resume = b.resume.unwrap_or(ResumeFrom::RebuildFromLog);
-    if matches!(resume, ResumeFrom::Blob { .. }) {
-        return Err(invalid("`resume` can only be `rebuild_from_log` here"));
-    }
+    let (resume, blob) = match b.resume {
+        None | Some(ResumeBody::RebuildFromLog {}) => (ResumeFrom::RebuildFromLog, None),
+        Some(ResumeBody::Blob {
+            data_base64,
+            schema,
+        }) => {
+            let bytes = blob(&data_base64)?;
+            if schema
+                .as_ref()
+                .is_some_and(|s| s.is_empty() || s.len() > TEXT_BYTES_MAX)
+            {
+                let text = format!("`resume.schema` has 1 to {TEXT_BYTES_MAX} bytes");
+                return Err(invalid(text));
+            }
+            (describe(&bytes, schema), Some(bytes))
+        }
+    };
     Ok(NewCheckpoint {
         snapshot: SnapshotRef {
             id: b.snapshot.id,
@@ -190,10 +239,27 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
         },
         kept: None,
         resume,
+        blob,
         name: b.name,
         metadata_json: Value::Object(b.metadata).to_string(),
         cursor: b.cursor,
     })
+}
+
+fn blob(text: &str) -> Result<Bytes, Rejection> {
+    // Four characters stand for three bytes; what is far too long is not read at all.
+    let long = text.len() > BLOB_BYTES_MAX.div_ceil(3) * 4;
+    let bytes = match long {
+        true => Vec::new(),
+        false => STANDARD
+            .decode(text)
+            .map_err(|e| invalid(format!("`resume.data_base64` is no base64: {e}")))?,
+    };
+    if long || bytes.len() > BLOB_BYTES_MAX {
+        let r = Rejection::plain(Code::BlobTooLarge);
+        return Err(r.with("bytes_max", BLOB_BYTES_MAX));
+    }
+    Ok(bytes.into())
 }
 
 fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {

@@ -64,6 +64,9 @@ pub enum ResumeFrom {
         size: u64,
         /// BLAKE3, hexadecimal.
         digest: String,
+        /// The harness's own word for their form.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        schema: Option<String>,
     },
 }
 

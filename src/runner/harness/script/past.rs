@@ -16,6 +16,8 @@ pub struct Past {
 struct Seen {
     opened: Option<Opened>,
     complete: bool,
+    /// Position of the last that it left.
+    last_seq: u64,
 }
 
 /// A tool use or item that a step opened.
@@ -37,7 +39,12 @@ impl Past {
             if kind == "item.closed" {
                 closed.extend(event.pointer("/content/item_id").and_then(Value::as_str));
             }
-            let step = event.pointer("/content/step").and_then(Value::as_u64);
+            // A checkpoint carries its step among the pairs that are the caller's to choose.
+            let step = match kind {
+                "checkpoint.created" => event.pointer("/content/metadata/step"),
+                _ => event.pointer("/content/step"),
+            };
+            let step = step.and_then(Value::as_u64);
             if let Some(step) = step.and_then(|s| usize::try_from(s).ok()) {
                 past.see(step, kind, event);
             }
@@ -54,8 +61,9 @@ impl Past {
 
     fn see(&mut self, step: usize, kind: &str, event: &Value) {
         let seen = self.steps.entry(step).or_default();
+        seen.last_seq = event.get("seq").and_then(Value::as_u64).unwrap_or(u64::MAX);
         match kind {
-            "agent.message" | "usage.recorded" => seen.complete = true,
+            "agent.message" | "usage.recorded" | "checkpoint.created" => seen.complete = true,
             "agent.tool_result" => {
                 let result_of = event
                     .pointer("/content/tool_use_id")
@@ -83,6 +91,12 @@ impl Past {
     /// Whether the step has done all it does.
     pub fn is_complete(&self, step: usize) -> bool {
         self.steps.get(&step).is_some_and(|s| s.complete)
+    }
+
+    /// Whether all that the step did stands at or before a position of the log.
+    pub fn is_within(&self, step: usize, through_seq: u64) -> bool {
+        let seen = self.steps.get(&step);
+        seen.is_some_and(|s| s.complete && s.last_seq <= through_seq)
     }
 
     /// Whether any later step has left a trace.

@@ -52,8 +52,12 @@ pub enum Step {
         #[serde(default)]
         input: Value,
     },
-    /// Accepted; does nothing where there are no checkpoints.
-    Checkpoint(Value),
+    /// Keeps the sandbox's files.
+    Checkpoint {
+        /// For people.
+        #[serde(default)]
+        name: Option<String>,
+    },
     /// A `usage.recorded`.
     Usage(Map<String, Value>),
     /// Fails the run with this message.
@@ -76,7 +80,7 @@ pub fn parse_steps(profile: &Value) -> Result<Vec<Step>, String> {
     let read = |(i, step): (usize, &Value)| {
         let step = Step::deserialize(step).map_err(|e| format!("step {i}: {e}"))?;
         match &step {
-            Step::Question(v) | Step::Checkpoint(v) if !v.is_object() => {
+            Step::Question(v) if !v.is_object() => {
                 Err(format!("step {i}: its value must be an object"))
             }
             _ => Ok(step),

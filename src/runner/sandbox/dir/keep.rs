@@ -7,8 +7,9 @@ use longhaul_actors::session::payload::{ResumePlan, SnapshotRef, WorkspaceRef};
 use serde::Deserialize;
 
 use super::DirSandbox;
+use super::tools::{Place, Tools};
 use crate::runner::sandbox::{SandboxError, SandboxRequest, Snapshot};
-use crate::snapshots::{Base, VaultError};
+use crate::snapshots::{Base, Vault, VaultError};
 
 /// What the sandbox is made from.
 #[derive(Debug, PartialEq)]
@@ -16,7 +17,12 @@ pub(super) enum Plan {
     /// An empty folder.
     Empty,
     /// A snapshot.
-    Snapshot(WorkspaceRef, SnapshotRef),
+    Snapshot {
+        workspace: WorkspaceRef,
+        snapshot: SnapshotRef,
+        /// The copy that was made of it before, by its name.
+        copy: Option<String>,
+    },
 }
 
 impl Plan {
@@ -32,15 +38,43 @@ impl Plan {
         let plan = ResumePlan::deserialize(&request.resume).map_err(|e| unknown(e.to_string()))?;
         match plan {
             ResumePlan::Fresh | ResumePlan::EventLogRebuild { .. } => Ok(Self::Empty),
-            ResumePlan::Checkpoint { snapshot, .. } => {
-                let workspace = request.workspace.as_deref().unwrap_or("default");
-                let workspace =
-                    WorkspaceRef::parse(workspace).map_err(|e| unknown(e.to_string()))?;
-                Ok(Self::Snapshot(workspace, snapshot))
-            }
+            ResumePlan::Checkpoint {
+                snapshot,
+                sandbox_ref: copy,
+                ..
+            } => Ok(Self::Snapshot {
+                workspace: workspace(request.workspace.as_deref())?,
+                snapshot,
+                copy,
+            }),
             ResumePlan::Attached => Err(unknown("nothing is attached".to_owned())),
         }
     }
+
+    /// This snapshot.
+    pub(super) fn snapshot(
+        workspace: Option<&str>,
+        snapshot: SnapshotRef,
+    ) -> Result<Self, SandboxError> {
+        Ok(Self::Snapshot {
+            workspace: self::workspace(workspace)?,
+            snapshot,
+            copy: None,
+        })
+    }
+
+    /// The copy that was made before, by its name.
+    pub(super) fn copy(&self) -> Option<&str> {
+        match self {
+            Self::Snapshot { copy, .. } => copy.as_deref(),
+            Self::Empty => None,
+        }
+    }
+}
+
+fn workspace(text: Option<&str>) -> Result<WorkspaceRef, SandboxError> {
+    WorkspaceRef::parse(text.unwrap_or("default"))
+        .map_err(|e| SandboxError::Unsupported(format!("an unknown workspace: {e}")))
 }
 
 impl From<VaultError> for SandboxError {
@@ -52,39 +86,58 @@ impl From<VaultError> for SandboxError {
     }
 }
 
-impl DirSandbox {
+/// A folder with the files of a snapshot in it, or none yet.
+#[derive(Debug)]
+pub(super) struct Restored {
+    pub(super) place: Place,
+    /// What the files are; `None` = there is no folder yet.
+    pub(super) base: Option<Base>,
+}
+
+impl Restored {
     /// Brings back the disk of the plan; the folder of an empty one is made when needed.
-    pub(super) async fn restore(&self, plan: Plan) -> Result<(), SandboxError> {
-        let Plan::Snapshot(workspace, snapshot) = plan else {
-            return Ok(());
+    pub(super) async fn of(
+        tools: &Tools,
+        snapshots: Option<Arc<dyn Vault>>,
+        plan: Plan,
+    ) -> Result<Self, SandboxError> {
+        let place = Place::new(tools);
+        let Plan::Snapshot {
+            workspace,
+            snapshot,
+            ..
+        } = plan
+        else {
+            return Ok(Self { place, base: None });
         };
-        let Some(snapshots) = self.snapshots.clone() else {
+        let Some(snapshots) = snapshots else {
             let why = "this runner keeps no snapshots".to_owned();
             return Err(SandboxError::Unsupported(why));
         };
-        let place = self.place.clone();
+        let at = place.clone();
         let restored = tokio::task::spawn_blocking(move || {
-            place
-                .make_around()
+            at.make_around()
                 .map_err(|e| VaultError::Failed(e.to_string()))?;
-            snapshots.restore(workspace, snapshot, &place.work())
+            snapshots.restore(workspace, snapshot, &at.work())
         });
         let restored = match restored.await {
             Ok(restored) => restored,
             Err(e) => Err(VaultError::Failed(e.to_string())),
         };
         match restored {
-            Ok(base) => {
-                *self.base.lock().await = Some(base);
-                self.root().await.map(drop)
-            }
+            Ok(base) => Ok(Self {
+                place,
+                base: Some(base),
+            }),
             Err(why) => {
-                super::remove(&self.tools.door, self.place.folder.clone()).await;
+                super::remove(&tools.door, place.folder).await;
                 Err(why.into())
             }
         }
     }
+}
 
+impl DirSandbox {
     /// Keeps the files as they are now.
     pub(super) async fn keep(&self, fresh: bool) -> Result<Snapshot, SandboxError> {
         let Some(snapshots) = self.snapshots.clone() else {
@@ -94,16 +147,19 @@ impl DirSandbox {
         let mut held = self.base.lock().await;
         if self.root.get().is_none() && held.as_ref().is_none_or(|_| fresh) {
             // Never used: there is nothing to look at.
-            let base = held.insert(snapshots.empty());
-            return Ok(shown(base));
+            let session = self.session_id.clone();
+            let made = tokio::task::spawn_blocking(move || snapshots.empty(&session)).await;
+            let made = made.map_err(|e| SandboxError::Failed(e.to_string()))??;
+            return Ok(shown(held.insert(made)));
         }
         self.root().await?;
         let (work, mut base) = (self.place.work(), held.take());
+        let session = self.session_id.clone();
         let snapshots = Arc::clone(&snapshots);
         // Cleared before the files are looked at: what happens meanwhile counts for the next one.
         self.dirty.store(false, Ordering::SeqCst);
         let taken = tokio::task::spawn_blocking(move || {
-            let taken = snapshots.take(&work, &mut base, fresh);
+            let taken = snapshots.take(&session, &work, &mut base, fresh);
             (taken, base)
         });
         let failed = match taken.await {
