@@ -15,6 +15,8 @@ mod checkpoints;
 mod claims;
 #[path = "decide/families.rs"]
 mod families;
+#[path = "decide/contents.rs"]
+mod contents;
 #[path = "decide/forks.rs"]
 mod forks;
 #[path = "decide/input.rs"]

@@ -212,6 +212,12 @@ fn body(kind: EventType) -> Body {
             events_max: 100,
             percent: 50,
         }),
+        EventType::ContentErased => Body::ContentErased(ContentErased {
+            reason: ErasedReason::Retention,
+            through_seq: 12,
+            kept_seq: 3,
+            ranges: vec![(4, 6), (9, 12)],
+        }),
         EventType::RunQueued => Body::RunQueued(RunQueued {
             trigger: trigger(),
             continues: Some(RunId([6; 16])),
@@ -595,6 +601,7 @@ fn every_stored_row_has_a_golden_form() {
         ("hold", Due::Hold),
         ("wait", Due::Wait(1)),
         ("checkpoint", Due::Checkpoint),
+        ("contents", Due::Contents),
     ] {
         stored(
             &format!("row.timer.{name}"),

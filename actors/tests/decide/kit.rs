@@ -1,6 +1,6 @@
 //! A session in a box: facts from maps, a clock by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
@@ -10,6 +10,7 @@ use longhaul_actors::ids::{
     SessionId, TokenDigest,
 };
 use longhaul_actors::limits::Limits;
+use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::checkpoints::{Checkpoints, SnapshotKey};
 use longhaul_actors::session::command::{
     AttemptCall, Bearer, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
@@ -19,7 +20,7 @@ use longhaul_actors::session::decision::{Decision, Reply, RowOp};
 use longhaul_actors::session::event::{Author, EventType, NewEvent};
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::facts::{
-    Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
+    Aged, Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
@@ -33,6 +34,8 @@ use serde_json::{Value, json};
 
 /// The runner of all tests.
 pub(crate) const RUNNER: RunnerId = RunnerId([4; 16]);
+/// Contents that expire in one step.
+pub(crate) const STEP: usize = 4;
 
 pub(crate) struct Boxed {
     pub(crate) world: ManualWorld,
@@ -54,6 +57,14 @@ pub(crate) struct Boxed {
     pub(crate) runner: RunnerId,
     /// How long checkpoints live, by the policy of the workspace.
     pub(crate) ttl_s: Option<u64>,
+    /// How long contents stay, by that policy.
+    pub(crate) content_ttl_s: Option<u64>,
+    /// How much of its past other living sessions share.
+    pub(crate) shared_seq: u64,
+    /// Positions whose contents have gone.
+    pub(crate) gone: BTreeSet<u64>,
+    /// When the last timer was told to ask again.
+    pub(crate) again_ms: Option<i64>,
     /// The rows that follow from the state, kept by applying changes.
     pub(crate) rows: BTreeMap<Bytes, Bytes>,
 }
@@ -106,6 +117,10 @@ impl Boxed {
             by: Bearer::Trusted,
             runner: RUNNER,
             ttl_s: None,
+            content_ttl_s: None,
+            shared_seq: 0,
+            gone: BTreeSet::new(),
+            again_ms: None,
             rows: BTreeMap::new(),
         }
     }
@@ -145,6 +160,7 @@ impl Boxed {
             retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
                 zero_data_retention: false,
+                content_ttl_s: self.content_ttl_s,
             },
             events: Vec::new(),
         })))
@@ -246,6 +262,7 @@ impl Boxed {
         let decision = decide(&self.state, &facts, &command, &env)?;
         self.check(&decision);
         self.fold(&decision);
+        self.again_ms = decision.again_ms;
         Ok(decision.reply)
     }
 
@@ -284,6 +301,38 @@ impl Boxed {
                 .taken_by
                 .and_then(|q| self.taken.get(&q).cloned())
                 .unwrap_or_default(),
+            aged: n.aged.map(|aging| self.aged(&aging)),
+        }
+    }
+
+    /// At most [`STEP`] contents that can go, as the log would say.
+    fn aged(&self, aging: &Aging) -> Aged {
+        let shared = self.shared_seq;
+        let freed = shared < aging.kept_seq;
+        let range = match freed {
+            true => shared + 1..=aging.kept_seq,
+            false => shared.max(aging.through_seq) + 1..=aging.last_seq,
+        };
+        let mut looked: Vec<u64> = range.collect();
+        if freed {
+            looked.reverse();
+        }
+        looked.truncate(STEP);
+        let is_content = |seq: &u64| self.log[*seq as usize - 1].event.body == Body::Opaque;
+        let there = |seq: &&u64| is_content(seq) && !self.gone.contains(seq);
+        let ranges = looked.iter().filter(there).map(|seq| (*seq, *seq));
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable();
+        let last = looked.last().copied();
+        Aged {
+            looked_at: (aging.through_seq, aging.kept_seq),
+            ranges,
+            through_seq: last.filter(|_| !freed).unwrap_or(aging.through_seq),
+            kept_seq: match freed {
+                true => last.map_or(shared, |seq| seq - 1),
+                false => aging.kept_seq.max(shared),
+            },
+            shared_seq: shared,
         }
     }
 
@@ -354,6 +403,14 @@ impl Boxed {
             _ => Projection::of(&self.state),
         };
         decision.events.iter().for_each(|new| self.note(new));
+        for (from, to) in &decision.expire {
+            for seq in *from..=*to {
+                let body = &self.log[seq as usize - 1].event.body;
+                assert_eq!(body, &Body::Opaque, "only contents of people and agents go");
+                assert!(seq > self.shared_seq, "what is shared stays");
+                assert!(self.gone.insert(seq), "each goes once");
+            }
+        }
         self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {

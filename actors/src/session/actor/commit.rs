@@ -44,6 +44,7 @@ pub(super) struct Decided {
     pub(super) reply: Reply,
     pub(super) granted: Option<Box<Granted>>,
     pub(super) begun: Option<Box<Begun>>,
+    pub(super) again_ms: Option<i64>,
     pub(super) refused: Option<Rejection>,
 }
 
@@ -60,6 +61,8 @@ pub(super) struct Flight {
     pub(super) projection: Option<Projection>,
     pub(super) snapshot: bool,
     pub(super) erased: bool,
+    /// Whether contents went.
+    pub(super) expired: bool,
     pub(super) claims: bool,
     /// The state after the first write of a fork.
     pub(super) forked: Option<Box<State>>,
@@ -202,6 +205,9 @@ impl SessionActor {
             self.erased(ctx);
             return;
         }
+        if flight.expired {
+            self.purge_soon();
+        }
         if moved {
             self.follow_projection(ctx);
         }
@@ -275,6 +281,7 @@ fn answer(
         reply,
         granted,
         begun,
+        again_ms,
         refused,
     } = decided;
     if let Some(refusal) = refused {
@@ -291,6 +298,7 @@ fn answer(
         body: Bytes::from(body),
         granted,
         begun,
+        again_ms,
         inputs,
     };
     let answers = match inputs {

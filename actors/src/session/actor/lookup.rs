@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use longhaul_storage::{Condition, HistoryRow, Order, PageLimit, ReadError, StreamId, View};
 
+use super::aged;
 use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
@@ -74,6 +75,9 @@ pub(super) fn load(
     }
     if let Some(queued) = needs.taken_by {
         facts.taken = at.answers(rows::HISTORY_TAKEN, rows::taken(queued, 0), queued)?;
+    }
+    if let Some(aging) = &needs.aged {
+        facts.aged = Some(aged::look(view, at.stream, aging)?);
     }
     Ok(facts)
 }

@@ -11,9 +11,7 @@ use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
 use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{EndedClaim, Facts, LostReason, StoredCall};
-use crate::session::payload::{
-    Body, Outcome, RequeueReason, ResumePlan, RunError, RunStarted,
-};
+use crate::session::payload::{Body, Outcome, RequeueReason, ResumePlan, RunError, RunStarted};
 use crate::session::state::{Claim, ItemKind, LiveRun, Phase};
 use crate::session::status::Status;
 
