@@ -13,10 +13,10 @@ mod kit;
 mod checkpoints;
 #[path = "decide/claims.rs"]
 mod claims;
-#[path = "decide/families.rs"]
-mod families;
 #[path = "decide/contents.rs"]
 mod contents;
+#[path = "decide/families.rs"]
+mod families;
 #[path = "decide/forks.rs"]
 mod forks;
 #[path = "decide/input.rs"]

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
+use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::checkpoints::{Checkpoint, SnapshotState};
 use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
@@ -160,6 +161,7 @@ fn body(kind: EventType) -> Body {
             retention: RetentionPolicy {
                 checkpoint_ttl_s: Some(3_600),
                 zero_data_retention: true,
+                content_ttl_s: Some(7_200),
             },
         })),
         EventType::SessionForked => Body::SessionForked(Box::new(SessionForked {
@@ -429,6 +431,7 @@ fn state() -> State {
         retention: RetentionPolicy {
             checkpoint_ttl_s: Some(3_600),
             zero_data_retention: true,
+            content_ttl_s: Some(7_200),
         },
     });
     state.status = Status::Waiting;
@@ -516,6 +519,14 @@ fn state() -> State {
     state.inherited_usage = usage();
     state.turns = 3;
     state.warned_percent = 50;
+    state.aging = Aging {
+        active_at_ms: 2,
+        last_seq: 18,
+        through_seq: 9,
+        kept_seq: 4,
+        since_seq: 17,
+        since_ms: 1,
+    };
     state
 }
 

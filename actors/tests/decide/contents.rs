@@ -38,11 +38,22 @@ fn fire(b: &mut Boxed) -> usize {
     let timer = timer(b).expect("a timer");
     for steps in 1..100 {
         b.expire(timer.expiry());
-        if b.again_ms.is_none_or(|at| at > b.now_ms()) {
+        if b.again_ms.is_none_or(|at| at > now_ms(b)) {
             return steps;
         }
     }
     panic!("it never ends");
+}
+
+fn now_ms(b: &Boxed) -> i64 {
+    b.door.clock.wall_ms()
+}
+
+fn is_missing(b: &Boxed, seq: u64) -> bool {
+    let missing = b.state.missing.iter();
+    missing
+        .into_iter()
+        .any(|(from, to)| (*from..=*to).contains(&seq))
 }
 
 fn opaque(b: &Boxed) -> Vec<u64> {
@@ -76,14 +87,14 @@ fn what_was_quiet_for_long_enough_goes_once() {
     let timer = timer(&b).expect("a timer");
     b.world.advance_ms(TTL_MS - 1);
     b.expire(timer.expiry());
-    assert_eq!((b.state.last_seq, b.again_ms), (from, Some(b.now_ms() + 1)));
+    assert_eq!((b.state.last_seq, b.again_ms), (from, Some(now_ms(&b) + 1)));
     b.world.advance_ms(1);
     b.expire(timer.expiry());
     assert!(b.types_after(from).iter().all(|t| *t == T::ContentErased));
     fire_out(&mut b, timer);
     assert_eq!(b.gone.iter().copied().collect::<Vec<_>>(), contents);
     let mut told = said(&b).into_iter().flat_map(|c| c.ranges);
-    assert!(contents.iter().all(|seq| b.is_missing(*seq)));
+    assert!(contents.iter().all(|seq| is_missing(&b, *seq)));
     assert!(told.all(|(from, to)| (from..=to).all(|seq| b.gone.contains(&seq))));
     // Nothing is left to look at, and a late word says nothing.
     let from = b.state.last_seq;
@@ -95,7 +106,7 @@ fn what_was_quiet_for_long_enough_goes_once() {
 
 /// Asks until nothing more is to be done at once.
 fn fire_out(b: &mut Boxed, timer: TimerRow) {
-    while b.again_ms.is_some_and(|at| at <= b.now_ms()) {
+    while b.again_ms.is_some_and(|at| at <= now_ms(b)) {
         b.expire(timer.expiry());
     }
 }
@@ -113,7 +124,7 @@ fn activity_keeps_everything_and_moves_no_row() {
         b.call(token, "events", said).expect("events");
         assert_eq!(self::timer(&b), Some(timer), "the row stays as it is");
         b.expire(timer.expiry());
-        assert_eq!(b.again_ms, Some(b.now_ms() + TTL_MS as i64));
+        assert_eq!(b.again_ms, Some(now_ms(&b) + TTL_MS as i64));
     }
     assert!(b.gone.is_empty() && said(&b).is_empty());
     // The end of a turn sets it anew; the word of the old row is out of date.
@@ -172,10 +183,14 @@ fn what_is_shared_stays_until_it_is_not() {
     b.shared_seq = contents[1];
     b.world.advance_ms(TTL_MS);
     fire(&mut b);
-    let kept: Vec<_> = contents.iter().copied().filter(|s| *s <= b.shared_seq).collect();
+    let kept: Vec<_> = contents
+        .iter()
+        .copied()
+        .filter(|s| *s <= b.shared_seq)
+        .collect();
     assert_eq!(b.gone.len(), contents.len() - kept.len());
-    assert!(kept.iter().all(|seq| !b.is_missing(*seq)));
-    assert_eq!(b.again_ms, Some(b.now_ms() + TTL_MS as i64));
+    assert!(kept.iter().all(|seq| !is_missing(&b, *seq)));
+    assert_eq!(b.again_ms, Some(now_ms(&b) + TTL_MS as i64));
     // Still shared: nothing is said. Then no longer.
     let from = b.state.last_seq;
     b.world.advance_ms(TTL_MS);
