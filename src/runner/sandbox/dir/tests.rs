@@ -47,6 +47,7 @@ fn request() -> SandboxRequest {
         session_id: "sess_x".to_owned(),
         run_id: "run_x".to_owned(),
         attempt: 1,
+        workspace: None,
         profile: serde_json::json!({"provider": "dir"}),
         resume: serde_json::json!({"kind": "fresh"}),
     }
