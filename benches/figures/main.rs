@@ -20,6 +20,7 @@ mod growth;
 mod load;
 mod memory;
 mod server;
+mod snapshots;
 
 /// One row: what, how much, what was to be reached.
 struct Row {
@@ -51,6 +52,8 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
+    ("snapshots-many", snapshots::many),
+    ("snapshots-large", snapshots::large),
 ];
 
 fn main() {

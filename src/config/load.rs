@@ -411,7 +411,7 @@ mod tests {
         assert!(refused.to_string().contains("runs.lease_s"), "{refused}");
         for later in [
             "retention.content_ttl_s=1",
-            "forks.clone_s_max=1",
+            "forks.copy_s_max=1",
             "runs=1",
             "x=1",
             "=1",

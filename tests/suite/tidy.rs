@@ -8,7 +8,7 @@ const LINES_MAX: usize = 500;
 /// Longest line of code (rustfmt keeps to 100; tables in macros do not).
 const COLUMNS_MAX: usize = 480;
 /// Files that are one long table by nature, with their own limit: it may only go down.
-const LONG: &[(&str, usize)] = &[("actors/tests/golden.rs", 520)];
+const LONG: &[(&str, usize)] = &[];
 /// Where code lives.
 const CODE: &[&str] = &["src", "actors", "storage", "tests", "benches", "examples"];
 

@@ -1,14 +1,17 @@
 //! The queue of runs and the runners that wait. Pure: time is given, nothing is sent.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+mod parts;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::ready::{Ready, Ticket};
-use super::{RunnerInfo, RunnerTarget, Workspaces};
+use super::{RunnerInfo, RunnerTarget};
 use crate::code::{Code, Rejection};
 use crate::ids::{RunnerId, SessionId, TokenDigest};
 use crate::session::payload::WorkspaceRef;
-use crate::session::projection::{LiveRow, Target};
+use crate::session::projection::LiveRow;
+use parts::{Place, Run, Runner, open_to};
 
 /// Names one long poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,51 +37,6 @@ pub(crate) enum Claimed {
     Stale,
     /// It could not be asked or answered; the run may still be there.
     Later(Duration),
-}
-
-#[derive(Debug)]
-struct Run {
-    row: LiveRow,
-    number: u64,
-    place: Place,
-    /// Until when it is kept for its owner alone.
-    kept_until: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Backoff(Duration),
-    Ready,
-    Offered,
-}
-
-#[derive(Debug)]
-struct Runner {
-    info: RunnerInfo,
-    held: HashSet<SessionId>,
-    offered: u32,
-    polls: VecDeque<(PollId, usize)>,
-    served: u64,
-}
-
-impl Runner {
-    fn free(&self) -> usize {
-        let used = self.held.len() + self.offered as usize;
-        (self.info.capacity as usize).saturating_sub(used)
-    }
-
-    /// What it serves: what it advertises, and runs that are kept for it.
-    fn targets(&self) -> impl Iterator<Item = RunnerTarget> + use<> {
-        let own = RunnerTarget::Only(self.info.id);
-        self.info.targets.clone().into_iter().chain([own])
-    }
-
-    fn only(&self) -> Option<WorkspaceRef> {
-        match self.info.workspaces {
-            Workspaces::One(ws) => Some(ws),
-            Workspaces::All => None,
-        }
-    }
 }
 
 /// What a runner serves: one workspace or all, and a target.
@@ -538,21 +496,4 @@ impl Matcher {
 fn is_ready(runs: &HashMap<SessionId, Run>, ticket: &Ticket) -> bool {
     let run = runs.get(&ticket.session);
     run.is_some_and(|r| r.number == ticket.number && r.place == Place::Ready)
-}
-
-/// Who may have this run now.
-fn open_to(run: &Run) -> Vec<RunnerTarget> {
-    match run.row.owner.filter(|_| run.kept_until.is_some()) {
-        Some(owner) => vec![RunnerTarget::Only(owner)],
-        None => accepted(run.row.target).collect(),
-    }
-}
-
-/// What a runner may advertise to be offered a run of this target.
-fn accepted(target: Target) -> impl Iterator<Item = RunnerTarget> {
-    match target {
-        Target::Pinned(h, s) => [RunnerTarget::Exact(h, s), RunnerTarget::AnyInternal],
-        Target::External(h, s) => [RunnerTarget::Exact(h, s), RunnerTarget::AnyExternal],
-    }
-    .into_iter()
 }

@@ -3,9 +3,11 @@
 mod batches;
 mod checkpoints;
 mod claims;
+mod contents;
 mod faults;
 mod following;
 mod forks;
 mod kit;
 mod life;
 mod random;
+mod snapshots;

@@ -2,8 +2,11 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::Advice;
 
 use super::error::{SnapshotError, failed};
 use super::manifest::PackId;
@@ -12,6 +15,8 @@ use super::{Id, Inner};
 use crate::fault::point;
 
 const BUFFER_BYTES: usize = 1 << 20;
+/// Written to the disk while more is being made, in steps of this.
+const EARLY_BYTES: u64 = 4 << 20;
 const MODE: u32 = 0o600;
 
 /// A pack in the making. The file is made with the first object, and removed by a drop.
@@ -27,6 +32,9 @@ struct Open {
     file: File,
     tmp: PathBuf,
     buffer: Vec<u8>,
+    /// Bytes in the file, and how many of them are on their way to the disk.
+    written: u64,
+    started: u64,
     /// Under its own name: no longer ours to remove.
     done: bool,
 }
@@ -43,8 +51,17 @@ impl Drop for Open {
 impl Open {
     fn flush(&mut self) -> Result<(), SnapshotError> {
         let written = self.file.write_all(&self.buffer);
+        self.written += self.buffer.len() as u64;
         self.buffer.clear();
-        written.map_err(failed("write", &self.tmp))
+        written.map_err(failed("write", &self.tmp))?;
+        let len = self.written - self.started;
+        if let Some(len) = NonZeroU64::new(len).filter(|len| len.get() >= EARLY_BYTES) {
+            // Linux answers this advice by starting to write what is dirty, and does not wait: the
+            // final sync has little left to do. Only a hint, so that an error does not matter.
+            let _ = rustix::fs::fadvise(&self.file, self.started, Some(len), Advice::DontNeed);
+            self.started = self.written;
+        }
+        Ok(())
     }
 }
 
@@ -80,6 +97,8 @@ impl<'a> PackWriter<'a> {
                 file,
                 tmp,
                 buffer,
+                written: 0,
+                started: 0,
                 done: false,
             });
             point("snapshot::created");

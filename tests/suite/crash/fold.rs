@@ -28,7 +28,15 @@ const HISTORY: &[u8] = &[
     rows::HISTORY_ITEM,
 ];
 /// Tables whose every row follows from a session's state.
-const DERIVED: &[u8] = &[rows::SESSION, rows::LIVE, rows::TIMER];
+const DERIVED: &[u8] = &[
+    rows::SESSION,
+    rows::LIVE,
+    rows::TIMER,
+    rows::CHECKPOINT,
+    rows::CHECKPOINT_ID,
+    rows::SNAPSHOT_HOLDER,
+    rows::MEMBER,
+];
 
 /// Opens the folder, which no server has open, and compares.
 pub(super) fn compare(data: &Path, what: &str) {

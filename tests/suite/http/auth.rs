@@ -64,6 +64,8 @@ fn body(path: &str) -> serde_json::Value {
         p if p.ends_with("}/events") => {
             json!({ "events": [{ "type": "agent.message", "content": { "text": "x" } }] })
         }
+        p if p.ends_with("/fork") => json!({ "from": { "head": true } }),
+        p if p.ends_with("/pin") => json!({ "pinned": true }),
         p if p.ends_with("/settle") => json!({ "outcome": "succeeded" }),
         p if p.ends_with("/park") => {
             json!({ "waiting_on": [{ "signal": "x" }], "compute": "released" })
@@ -135,7 +137,10 @@ async fn absent_and_foreign_look_alike() {
         };
         let mut answers = Vec::new();
         for id in [&real, &none] {
-            let path = route.path.replace("{id}", id).replace("{revision}", "1");
+            let mut path = route.path.replace("{id}", id).replace("{revision}", "1");
+            if path.ends_with("/diff") {
+                path.push_str(&format!("?against={session}"));
+            }
             let mut request = site.request(route.method, &path);
             if route.method == "POST" {
                 let revision = json!({ "release": { "harness": { "kind": "external" } } });
@@ -217,7 +222,7 @@ async fn a_runner_has_a_token_of_its_own() {
     let last = site.get("/v1/sessions").await;
     assert!(last.status == 401 || token.ends_with('0'));
     act_as(&mut site, &token);
-    site.delete(&format!("/v1/runners/{own}")).await.must(200);
+    site.delete(&format!("/v1/runners/{own}")).await.must(204);
     site.get("/v1/sessions")
         .await
         .code(401, "auth.token_invalid");

@@ -181,7 +181,7 @@ async fn runners_are_enrolled_drained_and_forgotten() {
     site.post(&claims, json!({}))
         .await
         .code(409, "runner.draining");
-    site.delete(&format!("/v1/runners/{id}")).await.must(200);
+    site.delete(&format!("/v1/runners/{id}")).await.must(204);
     site.post(&claims, json!({}))
         .await
         .code(404, "runner.not_found");

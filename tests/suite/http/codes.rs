@@ -62,6 +62,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "copies by runners elsewhere: tests of the engine",
     ),
     (
+        "runtime.clone_failed",
+        "copies by runners elsewhere: tests of the engine",
+    ),
+    (
+        "clone.not_found",
+        "copies by runners elsewhere: tests of the engine",
+    ),
+    (
         "runtime.turn_deadline_exceeded",
         "the error of a run: tests of decisions",
     ),

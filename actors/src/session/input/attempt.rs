@@ -9,6 +9,7 @@ use super::json::{check_json, typed};
 use super::people::check_signal_name;
 use super::{Origin, RawEvent, parse_events};
 use crate::code::{Code, Rejection};
+use crate::session::checkpoints::DIR;
 use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
 use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
 
@@ -171,6 +172,9 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
                 "`{field}` has 1 to {TEXT_BYTES_MAX} bytes"
             )));
         }
+    }
+    if b.snapshot.provider == DIR && b.snapshot.retention == Retention::Platform {
+        return Err(invalid("`dir` snapshots of a runner are `host_local`"));
     }
     let resume = b.resume.unwrap_or(ResumeFrom::RebuildFromLog);
     if matches!(resume, ResumeFrom::Blob { .. }) {

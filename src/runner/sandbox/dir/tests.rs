@@ -46,6 +46,7 @@ fn request() -> SandboxRequest {
     SandboxRequest {
         session_id: "sess_x".to_owned(),
         run_id: "run_x".to_owned(),
+        workspace: None,
         attempt: 1,
         workspace: None,
         profile: serde_json::json!({"provider": "dir"}),

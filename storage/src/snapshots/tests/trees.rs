@@ -199,6 +199,45 @@ fn big_files_share_what_did_not_change() {
 }
 
 #[test]
+fn restores_snapshots_and_collections_run_beside_each_other() {
+    let mut place = Place::new();
+    let tree = place.fresh();
+    odd_tree(&tree);
+    let seen = look(&tree);
+    let first = place.first(&tree);
+    let (store, folder) = (place.store().clone(), place.folder.path().to_owned());
+    std::thread::scope(|scope| {
+        for clone in 0..4_u8 {
+            let (store, folder, first, seen) = (&store, &folder, &first, &seen);
+            scope.spawn(move || {
+                let into = folder.join(format!("clone-{clone}"));
+                let mut cache = store.restore(first, &into).unwrap();
+                assert_eq!(&look(&into), seen);
+                fs::write(into.join("mine"), [clone]).unwrap();
+                let taken = store.take(
+                    crate::snapshots::PackId([clone + 1; 16]),
+                    &into,
+                    Some(first),
+                    &mut cache,
+                );
+                let taken = taken.unwrap();
+                // Rows are read while the others are at work: only the first is in them.
+                let collection = store.collection().unwrap();
+                let live = first.packs.iter().copied().collect();
+                collection.remove_unlisted(&live, 100).unwrap();
+                let live = std::slice::from_ref(first);
+                collection.reclaim(live, Default::default()).unwrap();
+                drop(collection);
+                let back = folder.join(format!("back-{clone}"));
+                store.restore(&taken.manifest, &back).unwrap();
+                assert_eq!(look(&back), look(&into));
+            });
+        }
+    });
+    place.check(&first, &seen);
+}
+
+#[test]
 fn what_is_no_file_is_skipped_and_named() {
     let mut place = Place::new();
     let tree = place.fresh();
