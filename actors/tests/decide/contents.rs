@@ -1,7 +1,9 @@
 //! Contents whose time is over.
 
 use longhaul_actors::code::Code;
+use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::event::EventType as T;
+use longhaul_actors::session::facts::Aged;
 use longhaul_actors::session::payload::{Body, ContentErased, RebuildReason, ResumePlan};
 use longhaul_actors::session::projection::{Due, TimerRow};
 use serde_json::json;
@@ -9,7 +11,52 @@ use serde_json::json;
 use super::kit::Boxed;
 
 const TTL_S: u64 = 60;
+/// Contents that expire in one step.
+const STEP: usize = 4;
 const TTL_MS: u64 = TTL_S * 1_000;
+
+impl Boxed {
+    /// At most [`STEP`] contents that can go, as the log would say.
+    pub(crate) fn aged(&self, aging: &Aging) -> Aged {
+        let shared = self.shared_seq;
+        let freed = shared < aging.kept_seq;
+        let range = match freed {
+            true => shared + 1..=aging.kept_seq,
+            false => shared.max(aging.through_seq) + 1..=aging.last_seq,
+        };
+        let mut looked: Vec<u64> = range.collect();
+        if freed {
+            looked.reverse();
+        }
+        looked.truncate(STEP);
+        let is_content = |seq: &u64| self.log[*seq as usize - 1].event.body == Body::Opaque;
+        let there = |seq: &&u64| is_content(seq) && !self.gone.contains(seq);
+        let ranges = looked.iter().filter(there).map(|seq| (*seq, *seq));
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable();
+        let last = looked.last().copied();
+        Aged {
+            looked_at: (aging.through_seq, aging.kept_seq),
+            ranges,
+            through_seq: last.filter(|_| !freed).unwrap_or(aging.through_seq),
+            kept_seq: match freed {
+                true => last.map_or(shared, |seq| seq - 1),
+                false => aging.kept_seq.max(shared),
+            },
+            shared_seq: shared,
+        }
+    }
+
+    /// Contents go: only those of people and agents, none that is shared, each once.
+    pub(crate) fn let_go(&mut self, ranges: &[(u64, u64)]) {
+        for seq in ranges.iter().flat_map(|(from, to)| *from..=*to) {
+            let body = &self.log[seq as usize - 1].event.body;
+            assert_eq!(body, &Body::Opaque, "only contents of people and agents go");
+            assert!(seq > self.shared_seq, "what is shared stays");
+            assert!(self.gone.insert(seq), "each goes once");
+        }
+    }
+}
 
 /// A session whose workspace keeps contents for a minute, with one settled turn.
 fn lived() -> Boxed {
@@ -172,7 +219,7 @@ fn two_at_once_do_it_once() {
 fn fire_count(b: &Boxed) -> usize {
     // Steps of at most so many positions, up to the last content.
     let last = *opaque(b).last().expect("some") as usize;
-    last.div_ceil(super::kit::STEP)
+    last.div_ceil(STEP)
 }
 
 #[test]

@@ -10,7 +10,6 @@ use longhaul_actors::ids::{
     SessionId, TokenDigest,
 };
 use longhaul_actors::limits::Limits;
-use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::checkpoints::{Checkpoints, SnapshotKey};
 use longhaul_actors::session::command::{
     AttemptCall, Bearer, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
@@ -20,7 +19,7 @@ use longhaul_actors::session::decision::{Decision, Reply, RowOp};
 use longhaul_actors::session::event::{Author, EventType, NewEvent};
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::facts::{
-    Aged, Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
+    Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
@@ -34,8 +33,6 @@ use serde_json::{Value, json};
 
 /// The runner of all tests.
 pub(crate) const RUNNER: RunnerId = RunnerId([4; 16]);
-/// Contents that expire in one step.
-pub(crate) const STEP: usize = 4;
 
 pub(crate) struct Boxed {
     pub(crate) world: ManualWorld,
@@ -305,37 +302,6 @@ impl Boxed {
         }
     }
 
-    /// At most [`STEP`] contents that can go, as the log would say.
-    fn aged(&self, aging: &Aging) -> Aged {
-        let shared = self.shared_seq;
-        let freed = shared < aging.kept_seq;
-        let range = match freed {
-            true => shared + 1..=aging.kept_seq,
-            false => shared.max(aging.through_seq) + 1..=aging.last_seq,
-        };
-        let mut looked: Vec<u64> = range.collect();
-        if freed {
-            looked.reverse();
-        }
-        looked.truncate(STEP);
-        let is_content = |seq: &u64| self.log[*seq as usize - 1].event.body == Body::Opaque;
-        let there = |seq: &&u64| is_content(seq) && !self.gone.contains(seq);
-        let ranges = looked.iter().filter(there).map(|seq| (*seq, *seq));
-        let mut ranges: Vec<_> = ranges.collect();
-        ranges.sort_unstable();
-        let last = looked.last().copied();
-        Aged {
-            looked_at: (aging.through_seq, aging.kept_seq),
-            ranges,
-            through_seq: last.filter(|_| !freed).unwrap_or(aging.through_seq),
-            kept_seq: match freed {
-                true => last.map_or(shared, |seq| seq - 1),
-                false => aging.kept_seq.max(shared),
-            },
-            shared_seq: shared,
-        }
-    }
-
     fn check(&self, decision: &Decision) {
         let mut status = self.state.status;
         // A fork's past may be cut anywhere, so its first change is bound by no table.
@@ -403,14 +369,7 @@ impl Boxed {
             _ => Projection::of(&self.state),
         };
         decision.events.iter().for_each(|new| self.note(new));
-        for (from, to) in &decision.expire {
-            for seq in *from..=*to {
-                let body = &self.log[seq as usize - 1].event.body;
-                assert_eq!(body, &Body::Opaque, "only contents of people and agents go");
-                assert!(seq > self.shared_seq, "what is shared stays");
-                assert!(self.gone.insert(seq), "each goes once");
-            }
-        }
+        self.let_go(&decision.expire);
         self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {

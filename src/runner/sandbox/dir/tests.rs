@@ -48,7 +48,6 @@ fn request() -> SandboxRequest {
         run_id: "run_x".to_owned(),
         workspace: None,
         attempt: 1,
-        workspace: None,
         profile: serde_json::json!({"provider": "dir"}),
         resume: serde_json::json!({"kind": "fresh"}),
     }
