@@ -26,13 +26,13 @@ use longhaul_storage::Log;
 
 pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard, Offered};
 pub use config::EngineConfig;
-pub use forks::{Common, FamilyMember, ForkRequest};
+pub use forks::{Common, FamilyMember, ForkRequest, no_checkpoint};
 pub use health::{Health, Stats};
 pub use outcome::Answer;
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
 
-use crate::checkpoint::{COLLECT_POINTS, Elsewhere, SnapshotBytes};
+use crate::checkpoint::{CHECKPOINT_POINTS, COLLECT_POINTS, Elsewhere, SnapshotBytes};
 use crate::code::{Code, Rejection};
 use crate::env::Door;
 use crate::ids::SessionId;
@@ -41,10 +41,15 @@ use crate::session::decide::erased_reply;
 use inner::{Inner, Intake};
 use start::Life;
 
-/// The fault points of every path, for tests that stop the process at each.
+/// The fault points of starting, claiming and erasing, for tests that stop the process at each.
 pub fn fault_points() -> Vec<&'static str> {
-    let points = START_POINTS.iter().chain(CLAIM_POINTS);
-    points.chain(COLLECT_POINTS).copied().collect()
+    START_POINTS.iter().chain(CLAIM_POINTS).copied().collect()
+}
+
+/// The fault points of checkpoints, forks and collection, likewise.
+pub fn checkpoint_fault_points() -> Vec<&'static str> {
+    let points = CHECKPOINT_POINTS.iter().chain(COLLECT_POINTS);
+    points.copied().collect()
 }
 
 /// A running engine. Cheap to clone; all clones are the same engine.

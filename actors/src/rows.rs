@@ -128,6 +128,15 @@ pub fn snapshot_holder(id: SnapshotKey, session: SessionId, seq: u64) -> Bytes {
     key(SNAPSHOT_HOLDER, &[&id.0, &session.0, &seq.to_be_bytes()])
 }
 
+/// What a key of [`snapshot_holder`] says.
+pub fn snapshot_holder_parts(key: &[u8]) -> Option<(SnapshotKey, SessionId, u64)> {
+    let (_, rest) = key.split_first()?;
+    let (snapshot, rest) = rest.split_first_chunk::<16>()?;
+    let (session, rest) = rest.split_first_chunk::<16>()?;
+    let seq = u64::from_be_bytes(rest.try_into().ok()?);
+    Some((SnapshotKey(*snapshot), SessionId(*session), seq))
+}
+
 /// Prefix of a snapshot's references.
 pub fn snapshot_holders(id: SnapshotKey) -> Bytes {
     key(SNAPSHOT_HOLDER, &[&id.0])

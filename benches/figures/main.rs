@@ -16,6 +16,7 @@
 
 mod cold;
 mod followers;
+mod forks;
 mod growth;
 mod load;
 mod memory;
@@ -52,6 +53,8 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
+    ("forks", forks::forks),
+    ("checkpoints", forks::checkpoints),
     ("snapshots-many", snapshots::many),
     ("snapshots-large", snapshots::large),
 ];

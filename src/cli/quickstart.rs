@@ -1,4 +1,4 @@
-//! `longhaul quickstart`: a session that survives kill -9, shown live.
+//! `longhaul quickstart`: a session that survives kill -9, and a fork of it, shown live.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,10 +15,13 @@ use super::output::Output;
 use super::render;
 use crate::load::server::{ServerProcess, ServerSpec};
 
+mod another;
 mod proof;
 
 /// How long the agent works before it is killed: the second tool has just answered.
 const RESULTS_BEFORE_KILL: usize = 2;
+/// What is said to the agent.
+const LINES: &str = "apples\npears\nplums";
 /// How long the server stays dead, for people to see it.
 const DEAD_FOR: Duration = Duration::from_millis(700);
 /// A dead attempt is noticed after this many seconds instead of the default 30.
@@ -58,19 +61,18 @@ pub(crate) async fn run(args: QuickstartArgs, out: Output) -> Result<(), CliErro
         .await?)?;
     out.line("An agent (a script: no model, no keys) and a session with it:")?;
     out.line(format!("  {deployment}\n  {session}\n"))?;
-    let message = json!({ "events": [{ "type": "user.message",
-        "content": { "text": "please count my lines" } }] });
-    client
-        .post(&format!("/v1/sessions/{session}/events"), &message)
-        .await?;
+    say(&client, &session, LINES).await?;
     out.line("A message is sent; these are the session's events as they become durable:\n")?;
 
     let server = watch(&client, &session, server, out).await?;
     let proof = proof::check(&client, &session).await?;
     out.line(format!("\n{}", proof.to_text()))?;
-    out.value(&json!({ "session": session, "proof": proof.to_json() }))?;
-    server.stop().await?;
     proof.verdict()?;
+    let fork = another::go(&client, &session, out).await?;
+    out.value(&json!({ "session": session, "proof": proof.to_json(), "fork": fork.to_json() }))?;
+    server.stop().await?;
+    fork.verdict()?;
+    out.line("")?;
     out.line(what_next(temporary.is_none().then_some(data.as_path())))
 }
 
@@ -88,11 +90,11 @@ fn folder(data: Option<PathBuf>) -> Result<(PathBuf, Option<tempfile::TempDir>),
 fn agent() -> Value {
     let steps = json!([
         { "say": "I'll write your lines to a file and count them." },
-        { "write": { "path": "lines.txt", "text": "one\ntwo\nthree\n" } },
-        { "exec": "wc -l < lines.txt | tee count.txt" },
-        { "exec": "sleep 2 && echo checked twice" },
-        { "exec": "cat count.txt" },
-        { "say": "Done: {{input}}" },
+        { "write": { "path": "lines.txt", "text": "{{input}}\n" } },
+        { "exec": "wc -l < lines.txt | tee -a counts.txt" },
+        { "exec": "[ -e checked ] || sleep 2; echo twice | tee checked" },
+        { "exec": "cat counts.txt" },
+        { "say": "Done; the files stay for the next turn." },
     ]);
     json!({
         "name": "quickstart",
@@ -102,6 +104,15 @@ fn agent() -> Value {
         },
         "sandbox": { "provider": "dir", "max_duration_seconds": 60 },
     })
+}
+
+/// Sends a message.
+async fn say(client: &Client, session: &str, text: &str) -> Result<(), CliError> {
+    let message = json!({ "events": [{ "type": "user.message", "content": { "text": text } }] });
+    client
+        .post(&format!("/v1/sessions/{session}/events"), &message)
+        .await?;
+    Ok(())
 }
 
 fn id(answer: &Value) -> Result<String, CliError> {

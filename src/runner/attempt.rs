@@ -237,8 +237,12 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         config: Arc::clone(&shared.config),
         ready: OnceCell::new(),
     };
-    if keeps && attempt.claim.is_attached() && attempt.sandbox.is_dirty() {
-        keep_attached(&attempt).await;
+    if attempt.claim.is_attached() {
+        if keeps && attempt.sandbox.is_dirty() {
+            keep_attached(&attempt).await;
+        }
+        // From here on it is this attempt's alone.
+        attempt.sandbox.attach_to(None);
     }
     let end = work(&*harness, &attempt, stop).await;
     let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));

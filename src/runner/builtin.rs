@@ -119,6 +119,7 @@ async fn work(
         threads: tokio::runtime::Handle::current(),
         door: door.clone(),
     };
+    runtime.attach_left(&control, &provider).await;
     let mut registry = Registry::built_in();
     registry.add_provider(provider);
     registry.take_attached_from(Arc::clone(&attached));
@@ -135,7 +136,7 @@ async fn work(
     resting.abort();
     worker.stop().await;
     for sandbox in attached.drain() {
-        sandbox.release().await;
+        sandbox.rest().await;
     }
 }
 

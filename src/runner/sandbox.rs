@@ -255,6 +255,20 @@ pub trait Sandbox: Send + Sync + Debug {
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
     }
 
+    /// The snapshot that it was made from or last kept as.
+    fn base(&self) -> Option<SnapshotRef> {
+        None
+    }
+
+    /// Notes that it stays for this session after the process, or no longer does. A sandbox that
+    /// cannot outlive its process does nothing.
+    fn attach_to(&self, _session_id: Option<&str>) {}
+
+    /// Ends every process in it and, unless it stays for a session, removes it.
+    fn rest(&self) -> BoxFuture<'_, ()> {
+        self.release()
+    }
+
     /// Ends every process in it and removes it. Idempotent; later calls of the others fail.
     fn release(&self) -> BoxFuture<'_, ()>;
 }

@@ -4,32 +4,27 @@
 //! one made from the newest checkpoint), works on it, and leaves it attached. The work runs on
 //! the runner's own threads, so that a caller who goes away leaves no lock behind.
 
-use std::future::Future;
+mod between;
+mod work;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Answer, ForkRequest};
+use longhaul_actors::engine::{Answer, ForkRequest, no_checkpoint};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
 use longhaul_actors::session::checkpoints::DIR;
-use longhaul_actors::session::command::NewCheckpoint;
-use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{ResumeFrom, Selector, SnapshotRef};
+use longhaul_actors::session::operation::{Done, OperationKind};
+use longhaul_actors::session::payload::Selector;
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
 use crate::runner::attached::Attached;
-use crate::runner::sandbox::{
-    Exec, ExecOutput, Sandbox, SandboxError, SandboxProvider, SandboxRequest,
-};
+use crate::runner::sandbox::{Exec, ExecOutput, SandboxError, SandboxProvider};
+use work::Work;
 
 /// Longest time of one operation, seconds.
 pub const OPERATION_S_MAX: u64 = 300;
-/// Time to let go after the work, seconds.
-const END_S: u64 = 30;
-/// How often sandboxes that nobody uses are looked for.
-const LOOK: Duration = Duration::from_secs(5);
 /// Largest file that is read whole, bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
@@ -41,15 +36,6 @@ pub(crate) struct Control {
     pub(crate) runner: RunnerId,
     pub(crate) threads: tokio::runtime::Handle,
     pub(crate) door: Door,
-}
-
-/// One operation: for whom, and what it works with.
-struct Work {
-    runtime: Runtime,
-    control: Control,
-    asked: Asked,
-    session: SessionId,
-    profile: Value,
 }
 
 /// What is said of a checkpoint that is asked for.
@@ -271,13 +257,22 @@ impl Runtime {
         let session = self.engine().session_of(checkpoint).await?;
         match self.engine().pin(asked.caller.workspace, session).await {
             Ok(_) => Ok(session),
-            Err(e) if e.code == Code::SessionNotFound => Err(Code::CheckpointNotFound.into()),
+            Err(e) if e.code == Code::SessionNotFound => Err(no_checkpoint(checkpoint)),
             Err(e) => Err(e),
         }
     }
 
-    /// The session must have a sandbox that the built-in runner makes.
     async fn work(&self, asked: Asked, session: SessionId) -> Result<Work, Rejection> {
+        self.work_with(self.control(), asked, session).await
+    }
+
+    /// The session must have a sandbox that the built-in runner makes.
+    async fn work_with(
+        &self,
+        control: Option<Control>,
+        asked: Asked,
+        session: SessionId,
+    ) -> Result<Work, Rejection> {
         let workspace = asked.caller.workspace;
         let pin = self.engine().pin(workspace, session).await?;
         let unsupported = |why: &str| Rejection::new(Code::UnsupportedBackend, why);
@@ -295,7 +290,7 @@ impl Runtime {
         if pin.external || profile.get("provider").and_then(Value::as_str) != Some(DIR) {
             return Err(unsupported("the server makes no sandbox for this session"));
         }
-        let Some(control) = self.control() else {
+        let Some(control) = control else {
             return Err(unsupported("this server has no runner of its own"));
         };
         Ok(Work {
@@ -305,228 +300,5 @@ impl Runtime {
             session,
             profile,
         })
-    }
-
-    /// Looks for sandboxes that nobody has used for long, for ever: keeps what changed, lets go.
-    pub(crate) async fn rest_attached(self, control: Control) {
-        let idle_s = self.config().runtimes.attached_idle_s_max;
-        let idle = Duration::from_secs(idle_s);
-        loop {
-            let now = control.door.clock.mono();
-            control.door.clock.sleep_until(now + LOOK).await;
-            let Some(before) = control.door.clock.mono().checked_sub(idle) else {
-                continue;
-            };
-            for id in control.attached.idle(before) {
-                let Ok(session) = SessionId::parse(&id) else {
-                    continue;
-                };
-                if let Err(why) = self.rest(&control, session).await {
-                    tracing::warn!(%session, %why, "an idle sandbox stays attached");
-                }
-            }
-        }
-    }
-
-    async fn rest(&self, control: &Control, session: SessionId) -> Result<(), Rejection> {
-        let workspace = self.engine().workspace_of(session).await?;
-        let asked = Asked::internal(workspace);
-        match self.work(asked, session).await {
-            Ok(work) => {
-                let named = Named {
-                    name: Some("idle".to_owned()),
-                    ..Named::default()
-                };
-                work.keep(OperationKind::Rest, named).await.map(drop)
-            }
-            // Gone, or never to be used again.
-            Err(why) => {
-                if let Some(sandbox) = control.attached.take(&session.to_string()) {
-                    sandbox.release().await;
-                }
-                Err(why)
-            }
-        }
-    }
-}
-
-impl Work {
-    /// Does the work on the runner's threads, to its end whether or not the caller waits.
-    async fn spawn<T, F>(
-        self,
-        work: impl FnOnce(Self) -> F + Send + 'static,
-    ) -> Result<T, Rejection>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Rejection>> + Send,
-    {
-        let threads = self.control.threads.clone();
-        let done = threads.spawn(async move { work(self).await });
-        let died = |e: tokio::task::JoinError| Rejection::new(Code::Internal, e.to_string());
-        done.await.map_err(died)?
-    }
-
-    async fn begin(
-        &self,
-        kind: OperationKind,
-    ) -> Result<(operation::OperationId, Begun), Rejection> {
-        let request = self.asked.clone().request();
-        let engine = self.runtime.engine();
-        // Without the receipt: it is kept at the end.
-        let request = longhaul_actors::session::command::Request {
-            receipt: None,
-            ..request
-        };
-        engine
-            .begin_operation(self.session, request, kind, OPERATION_S_MAX + END_S)
-            .await
-    }
-
-    async fn end(&self, id: operation::OperationId, done: Done) -> Result<Answer, Rejection> {
-        let request = self.asked.clone().request();
-        let engine = self.runtime.engine();
-        engine.end_operation(self.session, request, id, done).await
-    }
-
-    /// The sandbox: the attached one, or one made from the plan.
-    async fn sandbox(&self, begun: &Begun) -> Result<Arc<dyn Sandbox>, Rejection> {
-        let id = self.session.to_string();
-        if let Some(sandbox) = self.control.attached.find(&id) {
-            return Ok(sandbox);
-        }
-        let request = SandboxRequest {
-            session_id: id.clone(),
-            run_id: String::new(),
-            attempt: 0,
-            workspace: Some(self.asked.caller.workspace.to_string()),
-            profile: self.profile.clone(),
-            resume: match begun.plan {
-                // It was lost with its actor: the newest snapshot is what is left.
-                longhaul_actors::session::payload::ResumePlan::Attached => Value::Null,
-                ref plan => json!(plan),
-            },
-        };
-        let made: Arc<dyn Sandbox> = Arc::from(self.control.provider.create(request).await?);
-        Ok(made)
-    }
-
-    fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
-        let now = self.control.door.clock.mono();
-        self.control
-            .attached
-            .leave(&self.session.to_string(), Arc::clone(sandbox), now);
-        operation::Attached {
-            runner: self.control.runner,
-            dirty: sandbox.is_dirty(),
-        }
-    }
-
-    /// At most [`OPERATION_S_MAX`].
-    async fn timed<T>(
-        &self,
-        work: impl Future<Output = Result<T, SandboxError>>,
-    ) -> Result<T, Rejection> {
-        let clock = &self.control.door.clock;
-        let until = clock.mono() + Duration::from_secs(OPERATION_S_MAX);
-        tokio::select! {
-            done = work => Ok(done?),
-            () = clock.sleep_until(until) => Err(Code::OperationTimeout.into()),
-        }
-    }
-
-    /// Works on the sandbox, and leaves it attached.
-    async fn used<T, F>(self, work: impl FnOnce(Arc<dyn Sandbox>) -> F) -> Result<T, Rejection>
-    where
-        F: Future<Output = Result<T, SandboxError>>,
-    {
-        let (id, begun) = self.begin(OperationKind::Use).await?;
-        let sandbox = match self.sandbox(&begun).await {
-            Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, why).await),
-        };
-        let done = self.timed(work(Arc::clone(&sandbox))).await;
-        let attached = Some(self.leave(&sandbox));
-        let ended = Done {
-            succeeded: true,
-            attached,
-            checkpoint: None,
-        };
-        self.end(id, ended).await?;
-        done
-    }
-
-    async fn give_up(&self, id: operation::OperationId, why: Rejection) -> Rejection {
-        // The lock lapses by itself should this fail.
-        if let Err(e) = self.end(id, Done::default()).await {
-            tracing::warn!(session = %self.session, error = %e, "an operation's lock stays until it lapses");
-        }
-        why
-    }
-
-    /// Keeps the disk; with a pause or a rest, the sandbox goes.
-    async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
-        let (id, begun) = self.begin(kind).await?;
-        let attached = self.control.attached.find(&self.session.to_string());
-        let clean = attached.as_ref().is_none_or(|s| !s.is_dirty());
-        let checkpoint = match &begun.clean {
-            // Nothing changed: the same snapshot again, and the store is not asked.
-            Some(same) if clean => Ok(new_checkpoint(same.clone(), None, &named)),
-            _ => self.take(&begun, &named).await,
-        };
-        let checkpoint = match checkpoint {
-            Ok(checkpoint) => checkpoint,
-            Err(why) => return Err(self.give_up(id, why).await),
-        };
-        let wanted = kind != OperationKind::Rest || !clean;
-        let left = self.control.attached.find(&self.session.to_string());
-        let done = Done {
-            succeeded: true,
-            checkpoint: Some(checkpoint).filter(|_| wanted),
-            attached: left.as_ref().map(|s| self.leave(s)),
-        };
-        let answer = self.end(id, done).await?;
-        if kind != OperationKind::Checkpoint
-            && let Some(sandbox) = self.control.attached.take(&self.session.to_string())
-        {
-            sandbox.release().await;
-        }
-        Ok(answer)
-    }
-
-    async fn take(&self, begun: &Begun, named: &Named) -> Result<NewCheckpoint, Rejection> {
-        let sandbox = self.sandbox(begun).await?;
-        self.leave(&sandbox);
-        let fresh = sandbox.is_dirty() || begun.clean.is_none();
-        let taken = self.timed(sandbox.snapshot(fresh)).await?;
-        Ok(new_checkpoint(taken.reference, taken.kept, named))
-    }
-
-    async fn resume(self) -> Result<Answer, Rejection> {
-        let (id, begun) = self.begin(OperationKind::Resume).await?;
-        let sandbox = match self.sandbox(&begun).await {
-            Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, why).await),
-        };
-        let done = Done {
-            succeeded: true,
-            attached: Some(self.leave(&sandbox)),
-            checkpoint: None,
-        };
-        self.end(id, done).await
-    }
-}
-
-fn new_checkpoint(
-    snapshot: SnapshotRef,
-    kept: Option<longhaul_actors::session::command::Kept>,
-    named: &Named,
-) -> NewCheckpoint {
-    NewCheckpoint {
-        snapshot,
-        kept,
-        resume: ResumeFrom::RebuildFromLog,
-        name: named.name.clone(),
-        metadata_json: Value::Object(named.metadata.clone()).to_string(),
-        cursor: None,
     }
 }

@@ -404,7 +404,17 @@ async fn the_quickstart_holds_what_it_promises() {
     let out = longhaul(&["quickstart", "--json"]).await;
     assert!(out.status.success(), "{}{}", stdout(&out), stderr(&out));
     let lines = json_lines(&out);
-    let proof = &lines.last().unwrap()["proof"];
+    let last = lines.last().unwrap();
+    let fork = &last["fork"];
+    assert_eq!(
+        fork["files"],
+        json!({ "source": ["apples\npears\nplums\n", "3\n"],
+            "fork": ["apples\nquinces\n", "3\n2\n"] }),
+        "the fork starts with the source's files and changes its own"
+    );
+    assert_eq!(fork["common_through_seq"], fork["source_last_seq"]);
+    assert_ne!(fork["session"], last["session"]);
+    let proof = &last["proof"];
     assert_eq!(proof["attempts"], 2, "{proof}");
     assert_eq!(proof["outcomes"], json!(["succeeded"]));
     assert_whole(&lines[..lines.len() - 1]);

@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod checkpoints;
 mod cli;
 mod embed;
 mod forks;

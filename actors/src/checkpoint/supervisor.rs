@@ -17,12 +17,21 @@ use longhaul_storage::{AppendError, Condition, Order, PageLimit, RowChange, Writ
 use super::bytes::BytesGone;
 use crate::code::Rejection;
 use crate::codec;
+use crate::engine::clones::CLONE_SEQ;
 use crate::engine::inner::{Guard, Inner};
 use crate::reader::Class;
 use crate::rows;
 use crate::session::actor::refusal;
 use crate::session::checkpoints::SnapshotKey;
 use crate::session::decision::SnapshotRow;
+
+/// Fault points of checkpoints and forks, in the order they are passed.
+pub const CHECKPOINT_POINTS: &[&str] = &[
+    "checkpoint::before_commit",
+    "checkpoint::after_commit",
+    "fork::before_commit",
+    "fork::after_commit",
+];
 
 /// Fault points of collection, in the order they are passed.
 pub const COLLECT_POINTS: &[&str] = &[
@@ -95,7 +104,14 @@ impl Actor for Supervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(self.inner.config.mailbox_len_max);
-        self.collect(ctx);
+        let inner = Arc::clone(&self.inner);
+        let work = async move { drop_dead_clones(&inner).await };
+        ctx.spawn(work.into_actor(self).map(|done, this, ctx| {
+            if let Err(why) = done {
+                tracing::warn!(%why, "references of copies that died with their process stay");
+            }
+            this.collect(ctx);
+        }));
         self.tick(ctx);
     }
 }
@@ -109,6 +125,33 @@ impl Handler<Collect> for Supervisor {
     type Result = ();
     fn handle(&mut self, _: Collect, ctx: &mut Self::Context) {
         self.collect(ctx);
+    }
+}
+
+/// Removes the references of copies that were in progress when an earlier process died.
+async fn drop_dead_clones(inner: &Arc<Inner>) -> Result<(), Rejection> {
+    let mut after: Option<Bytes> = None;
+    loop {
+        let from = after.take();
+        let read = inner.read(Class::Page, move |view| {
+            let table = rows::table(rows::SNAPSHOT_HOLDER);
+            view.rows(&table, from.as_deref(), Order::Asc, PAGE)
+        });
+        let page = read.await?;
+        after = page.last().map(|(key, _)| key.clone());
+        if page.is_empty() || !inner.is_running() {
+            return Ok(());
+        }
+        for (holder, _) in page {
+            let Some((snapshot, child, seq)) = rows::snapshot_holder_parts(&holder) else {
+                continue;
+            };
+            if seq == CLONE_SEQ && !inner.clones.is_open(child) {
+                let gone = RowChange::Delete(holder);
+                let look = RowChange::Put(rows::collect(snapshot), Bytes::new());
+                write(inner, vec![gone, look]).await?;
+            }
+        }
     }
 }
 

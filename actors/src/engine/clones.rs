@@ -34,6 +34,7 @@ type Heard = (RunnerId, Verdict, oneshot::Sender<Result<(), Rejection>>);
 
 struct Open {
     workspace: WorkspaceRef,
+    child: SessionId,
     /// Who was told of it.
     runner: Option<RunnerId>,
     verdict: oneshot::Sender<Heard>,
@@ -44,6 +45,11 @@ struct Open {
 pub(crate) struct OpenClones(Mutex<HashMap<CloneToken, Open>>);
 
 impl OpenClones {
+    /// Whether a copy for this fork is in progress. It is before its reference is written.
+    pub(crate) fn is_open(&self, child: SessionId) -> bool {
+        lock(&self.0).values().any(|open| open.child == child)
+    }
+
     /// A runner was told.
     pub(crate) fn given(&self, token: CloneToken, runner: RunnerId) {
         if let Some(open) = lock(&self.0).get_mut(&token) {
@@ -108,6 +114,7 @@ impl Engine {
         let (verdict, heard) = oneshot::channel();
         let open = Open {
             workspace: offer.workspace,
+            child,
             runner: None,
             verdict,
         };

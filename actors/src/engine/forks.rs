@@ -362,7 +362,8 @@ fn expired_before(
     Ok(row)
 }
 
-fn no_checkpoint(id: CheckpointId) -> Rejection {
+/// What is said of a checkpoint that is not listed, or another workspace's.
+pub fn no_checkpoint(id: CheckpointId) -> Rejection {
     Rejection::new(
         Code::CheckpointNotFound,
         format!("there is no checkpoint {id} here"),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::forks::no_checkpoint;
 use super::inner::Intake;
 use super::{Answer, Engine};
 use crate::code::{Code, Rejection};
@@ -84,10 +85,9 @@ impl Engine {
         });
         let row: Option<Bytes> = read.await?;
         let found = row.and_then(|bytes| codec::decode::<(SessionId, u64)>(&bytes).ok());
-        found.map(|(session, _)| session).ok_or_else(|| {
-            let detail = format!("there is no checkpoint {checkpoint} here");
-            Rejection::new(Code::CheckpointNotFound, detail)
-        })
+        found
+            .map(|(session, _)| session)
+            .ok_or_else(|| no_checkpoint(checkpoint))
     }
 
     /// The agent of a session, as pinned.

@@ -27,6 +27,9 @@ pub enum OperationKind {
     Use,
     /// The sandbox was not used for long: keep the disk if it changed, and let it go.
     Rest,
+    /// A sandbox that operations left is found again after a restart. Its files are as they
+    /// left them: an attempt that took it over has not come to work.
+    Attach,
 }
 
 /// The lock of a session's sandbox.
@@ -95,6 +98,8 @@ pub struct Done {
     pub checkpoint: Option<NewCheckpoint>,
     /// The sandbox that is left, if one is.
     pub attached: Option<Attached>,
+    /// A checkpoint whose disk does not verify, and why.
+    pub rejected: Option<(CheckpointId, String)>,
 }
 
 /// What an operation works with, in its first answer.

@@ -1,5 +1,7 @@
 //! Contents whose time is over.
 
+use std::collections::BTreeSet;
+
 use longhaul_actors::code::Code;
 use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::event::EventType as T;
@@ -15,10 +17,23 @@ const TTL_S: u64 = 60;
 const STEP: usize = 4;
 const TTL_MS: u64 = TTL_S * 1_000;
 
+/// What becomes of the contents of a session in a box.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// How long they stay, by the policy of the workspace.
+    pub(crate) ttl_s: Option<u64>,
+    /// How much of the past other living sessions share.
+    shared_seq: u64,
+    /// Positions whose contents have gone.
+    gone: BTreeSet<u64>,
+    /// When the last timer was told to ask again.
+    pub(crate) again_ms: Option<i64>,
+}
+
 impl Boxed {
     /// At most [`STEP`] contents that can go, as the log would say.
     pub(crate) fn aged(&self, aging: &Aging) -> Aged {
-        let shared = self.shared_seq;
+        let shared = self.kept.shared_seq;
         let freed = shared < aging.kept_seq;
         let range = match freed {
             true => shared + 1..=aging.kept_seq,
@@ -30,7 +45,7 @@ impl Boxed {
         }
         looked.truncate(STEP);
         let is_content = |seq: &u64| self.log[*seq as usize - 1].event.body == Body::Opaque;
-        let there = |seq: &&u64| is_content(seq) && !self.gone.contains(seq);
+        let there = |seq: &&u64| is_content(seq) && !self.kept.gone.contains(seq);
         let ranges = looked.iter().filter(there).map(|seq| (*seq, *seq));
         let mut ranges: Vec<_> = ranges.collect();
         ranges.sort_unstable();
@@ -52,8 +67,8 @@ impl Boxed {
         for seq in ranges.iter().flat_map(|(from, to)| *from..=*to) {
             let body = &self.log[seq as usize - 1].event.body;
             assert_eq!(body, &Body::Opaque, "only contents of people and agents go");
-            assert!(seq > self.shared_seq, "what is shared stays");
-            assert!(self.gone.insert(seq), "each goes once");
+            assert!(seq > self.kept.shared_seq, "what is shared stays");
+            assert!(self.kept.gone.insert(seq), "each goes once");
         }
     }
 }
@@ -67,7 +82,7 @@ fn lived() -> Boxed {
 
 fn fresh() -> Boxed {
     let mut b = Boxed::empty();
-    b.content_ttl_s = Some(TTL_S);
+    b.kept.ttl_s = Some(TTL_S);
     b.create(json!({})).expect("create");
     b
 }
@@ -85,7 +100,7 @@ fn fire(b: &mut Boxed) -> usize {
     let timer = timer(b).expect("a timer");
     for steps in 1..100 {
         b.expire(timer.expiry());
-        if b.again_ms.is_none_or(|at| at > now_ms(b)) {
+        if b.kept.again_ms.is_none_or(|at| at > now_ms(b)) {
             return steps;
         }
     }
@@ -134,26 +149,29 @@ fn what_was_quiet_for_long_enough_goes_once() {
     let timer = timer(&b).expect("a timer");
     b.world.advance_ms(TTL_MS - 1);
     b.expire(timer.expiry());
-    assert_eq!((b.state.last_seq, b.again_ms), (from, Some(now_ms(&b) + 1)));
+    assert_eq!(
+        (b.state.last_seq, b.kept.again_ms),
+        (from, Some(now_ms(&b) + 1))
+    );
     b.world.advance_ms(1);
     b.expire(timer.expiry());
     assert!(b.types_after(from).iter().all(|t| *t == T::ContentErased));
     fire_out(&mut b, timer);
-    assert_eq!(b.gone.iter().copied().collect::<Vec<_>>(), contents);
+    assert_eq!(b.kept.gone.iter().copied().collect::<Vec<_>>(), contents);
     let mut told = said(&b).into_iter().flat_map(|c| c.ranges);
     assert!(contents.iter().all(|seq| is_missing(&b, *seq)));
-    assert!(told.all(|(from, to)| (from..=to).all(|seq| b.gone.contains(&seq))));
+    assert!(told.all(|(from, to)| (from..=to).all(|seq| b.kept.gone.contains(&seq))));
     // Nothing is left to look at, and a late word says nothing.
     let from = b.state.last_seq;
     assert!(b.timers().iter().all(|t| t.due != Due::Contents));
     b.world.advance_ms(10 * TTL_MS);
     b.expire(timer.expiry());
-    assert_eq!((b.state.last_seq, b.again_ms), (from, None));
+    assert_eq!((b.state.last_seq, b.kept.again_ms), (from, None));
 }
 
 /// Asks until nothing more is to be done at once.
 fn fire_out(b: &mut Boxed, timer: TimerRow) {
-    while b.again_ms.is_some_and(|at| at <= now_ms(b)) {
+    while b.kept.again_ms.is_some_and(|at| at <= now_ms(b)) {
         b.expire(timer.expiry());
     }
 }
@@ -171,19 +189,19 @@ fn activity_keeps_everything_and_moves_no_row() {
         b.call(token, "events", said).expect("events");
         assert_eq!(self::timer(&b), Some(timer), "the row stays as it is");
         b.expire(timer.expiry());
-        assert_eq!(b.again_ms, Some(now_ms(&b) + TTL_MS as i64));
+        assert_eq!(b.kept.again_ms, Some(now_ms(&b) + TTL_MS as i64));
     }
-    assert!(b.gone.is_empty() && said(&b).is_empty());
+    assert!(b.kept.gone.is_empty() && said(&b).is_empty());
     // The end of a turn sets it anew; the word of the old row is out of date.
     b.call(token, "settle", json!({"outcome": "succeeded"}))
         .expect("settle");
     assert_ne!(self::timer(&b), Some(timer));
     b.world.advance_ms(TTL_MS);
     b.expire(timer.expiry());
-    assert_eq!(b.again_ms, None);
-    assert!(b.gone.is_empty());
+    assert_eq!(b.kept.again_ms, None);
+    assert!(b.kept.gone.is_empty());
     assert!(fire(&mut b) > 1, "in bounded steps");
-    assert_eq!(b.gone.len(), opaque(&b).len());
+    assert_eq!(b.kept.gone.len(), opaque(&b).len());
 }
 
 #[test]
@@ -191,15 +209,15 @@ fn what_comes_after_an_expiry_has_its_own_time() {
     let mut b = lived();
     b.world.advance_ms(TTL_MS);
     fire(&mut b);
-    let before = b.gone.clone();
+    let before = b.kept.gone.clone();
     b.message("later").expect("message");
     let timer = timer(&b).expect("a timer of its own");
     b.world.advance_ms(TTL_MS - 1);
     b.expire(timer.expiry());
-    assert_eq!(b.gone, before);
+    assert_eq!(b.kept.gone, before);
     b.world.advance_ms(1);
     fire(&mut b);
-    assert_eq!(b.gone.len(), before.len() + 1);
+    assert_eq!(b.kept.gone.len(), before.len() + 1);
 }
 
 #[test]
@@ -212,7 +230,7 @@ fn two_at_once_do_it_once() {
         b.expire(timer.expiry());
     }
     let events = said(&b).len();
-    assert_eq!(b.gone.len(), opaque(&b).len());
+    assert_eq!(b.kept.gone.len(), opaque(&b).len());
     assert_eq!(events, fire_count(&b));
 }
 
@@ -227,26 +245,26 @@ fn what_is_shared_stays_until_it_is_not() {
     let mut b = lived();
     b.turn("b");
     let contents = opaque(&b);
-    b.shared_seq = contents[1];
+    b.kept.shared_seq = contents[1];
     b.world.advance_ms(TTL_MS);
     fire(&mut b);
     let kept: Vec<_> = contents
         .iter()
         .copied()
-        .filter(|s| *s <= b.shared_seq)
+        .filter(|s| *s <= b.kept.shared_seq)
         .collect();
-    assert_eq!(b.gone.len(), contents.len() - kept.len());
+    assert_eq!(b.kept.gone.len(), contents.len() - kept.len());
     assert!(kept.iter().all(|seq| !is_missing(&b, *seq)));
-    assert_eq!(b.again_ms, Some(now_ms(&b) + TTL_MS as i64));
+    assert_eq!(b.kept.again_ms, Some(now_ms(&b) + TTL_MS as i64));
     // Still shared: nothing is said. Then no longer.
     let from = b.state.last_seq;
     b.world.advance_ms(TTL_MS);
     fire(&mut b);
     assert_eq!(b.state.last_seq, from);
-    b.shared_seq = 0;
+    b.kept.shared_seq = 0;
     b.world.advance_ms(TTL_MS);
     fire(&mut b);
-    assert_eq!(b.gone.iter().copied().collect::<Vec<_>>(), contents);
+    assert_eq!(b.kept.gone.iter().copied().collect::<Vec<_>>(), contents);
     assert_eq!(timer(&b), None);
 }
 

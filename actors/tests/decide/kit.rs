@@ -1,6 +1,6 @@
 //! A session in a box: facts from maps, a clock by hand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
@@ -54,14 +54,8 @@ pub(crate) struct Boxed {
     pub(crate) runner: RunnerId,
     /// How long checkpoints live, by the policy of the workspace.
     pub(crate) ttl_s: Option<u64>,
-    /// How long contents stay, by that policy.
-    pub(crate) content_ttl_s: Option<u64>,
-    /// How much of its past other living sessions share.
-    pub(crate) shared_seq: u64,
-    /// Positions whose contents have gone.
-    pub(crate) gone: BTreeSet<u64>,
-    /// When the last timer was told to ask again.
-    pub(crate) again_ms: Option<i64>,
+    /// What becomes of contents.
+    pub(crate) kept: crate::contents::Kept,
     /// The rows that follow from the state, kept by applying changes.
     pub(crate) rows: BTreeMap<Bytes, Bytes>,
 }
@@ -114,10 +108,7 @@ impl Boxed {
             by: Bearer::Trusted,
             runner: RUNNER,
             ttl_s: None,
-            content_ttl_s: None,
-            shared_seq: 0,
-            gone: BTreeSet::new(),
-            again_ms: None,
+            kept: Default::default(),
             rows: BTreeMap::new(),
         }
     }
@@ -157,7 +148,7 @@ impl Boxed {
             retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
                 zero_data_retention: false,
-                content_ttl_s: self.content_ttl_s,
+                content_ttl_s: self.kept.ttl_s,
             },
             events: Vec::new(),
         })))
@@ -259,7 +250,7 @@ impl Boxed {
         let decision = decide(&self.state, &facts, &command, &env)?;
         self.check(&decision);
         self.fold(&decision);
-        self.again_ms = decision.again_ms;
+        self.kept.again_ms = decision.again_ms;
         Ok(decision.reply)
     }
 

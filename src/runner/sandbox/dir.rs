@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::env::Door;
+use longhaul_actors::session::payload::SnapshotRef;
 use rustix::fs::FlockOperation;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::bwrap::{Isolation, View, wrap};
 use super::command::launch;
-use super::leftovers::{clear, kill_marked, remove};
+use super::leftovers::{clear, end_processes, kill_marked, remove};
 use super::paths::Root;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
@@ -28,6 +29,8 @@ use tools::{Place, Tools};
 
 /// Name of the file that notes an attempt's process groups.
 pub const GROUPS: &str = "groups";
+/// Name of the file that notes the session that a sandbox stays for.
+const ATTACHED: &str = "attached";
 
 /// Why the provider cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,8 @@ pub enum DirError {
 pub struct DirProvider {
     tools: Arc<Tools>,
     snapshots: Option<Arc<Snapshots>>,
+    /// Sandboxes of an earlier process that stay for a session, with their names.
+    left: Vec<(String, String)>,
 }
 
 impl DirProvider {
@@ -70,6 +75,20 @@ impl DirProvider {
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| DirError::InUse(root.display().to_string()))?;
         let root = root.canonicalize().map_err(about)?;
+        let mut left = Vec::new();
+        let leftovers: Vec<String> = leftovers
+            .into_iter()
+            .filter(|name| match stays_for(&root.join(name)) {
+                Some(session) => {
+                    left.push((session, name.clone()));
+                    false
+                }
+                None => true,
+            })
+            .collect();
+        for (_, name) in &left {
+            end_processes(&door, &root, name).await;
+        }
         if !leftovers.is_empty() {
             tracing::info!(
                 attempts = leftovers.len(),
@@ -81,7 +100,44 @@ impl DirProvider {
         Ok(Self {
             tools: Arc::new(tools),
             snapshots: None,
+            left,
         })
+    }
+
+    /// Sandboxes of an earlier process that stay: session and name.
+    pub fn left(&self) -> Vec<(String, String)> {
+        self.left.clone()
+    }
+
+    /// Goes on with a sandbox of an earlier process. Its files count as changed.
+    pub fn adopt(&self, name: &str, profile: &serde_json::Value) -> Box<dyn Sandbox> {
+        let place = Place::named(&self.tools, name);
+        Box::new(DirSandbox {
+            dirty: AtomicBool::new(true),
+            // What an earlier process ran in it may have left something.
+            commands: AtomicU64::new(1),
+            ..self.sandbox(place, profile)
+        })
+    }
+
+    /// Removes a sandbox of an earlier process.
+    pub async fn discard(&self, name: &str) {
+        remove(&self.tools.door, Place::named(&self.tools, name).folder).await;
+    }
+
+    fn sandbox(&self, place: Place, profile: &serde_json::Value) -> DirSandbox {
+        DirSandbox {
+            tools: Arc::clone(&self.tools),
+            config: self.tools.config.within(profile),
+            place,
+            snapshots: self.snapshots.clone(),
+            base: Mutex::new(None),
+            root: OnceCell::new(),
+            commands: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            attached: AtomicBool::new(false),
+        }
     }
 
     /// Keeps snapshots in this store from now on.
@@ -95,6 +151,12 @@ impl DirProvider {
     pub fn is_isolated(&self) -> bool {
         self.tools.isolation != Isolation::Open
     }
+}
+
+/// The session that a sandbox stays for.
+fn stays_for(place: &Path) -> Option<String> {
+    let session = std::fs::read_to_string(place.join(ATTACHED)).ok()?;
+    place.join("work").is_dir().then_some(session)
 }
 
 fn take_folder(root: &Path) -> std::io::Result<(std::fs::File, Vec<String>)> {
@@ -136,8 +198,8 @@ impl SandboxProvider for DirProvider {
         &self,
         request: SandboxRequest,
     ) -> BoxFuture<'_, Result<Box<dyn Sandbox>, SandboxError>> {
-        let tools = Arc::clone(&self.tools);
         async move {
+            let tools = &self.tools;
             let isolation = request
                 .profile
                 .get("isolation")
@@ -147,20 +209,8 @@ impl SandboxProvider for DirProvider {
                     "the sandbox profile requires isolation, which does not work on this runner";
                 return Err(SandboxError::Unsupported(text.to_owned()));
             }
-            let config = tools.config.within(&request.profile);
             let plan = Plan::read(&request)?;
-            let place = Place::new(&tools);
-            let sandbox = DirSandbox {
-                tools,
-                config,
-                place,
-                snapshots: self.snapshots.clone(),
-                base: Mutex::new(None),
-                root: OnceCell::new(),
-                commands: AtomicU64::new(0),
-                dirty: AtomicBool::new(false),
-                released: AtomicBool::new(false),
-            };
+            let sandbox = self.sandbox(Place::new(tools), &request.profile);
             sandbox.restore(plan).await?;
             Ok(Box::new(sandbox) as Box<dyn Sandbox>)
         }
@@ -183,9 +233,17 @@ struct DirSandbox {
     /// Whether a command, a program or a write may have changed the files.
     dirty: AtomicBool,
     released: AtomicBool,
+    /// Whether the note that it stays is written.
+    attached: AtomicBool,
 }
 
 impl DirSandbox {
+    async fn end_commands(&self) {
+        if self.commands.load(Ordering::SeqCst) > 0 {
+            kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
+        }
+    }
+
     async fn root(&self) -> Result<Arc<Root>, SandboxError> {
         if self.released.load(Ordering::SeqCst) {
             return Err(SandboxError::Failed("the sandbox was released".to_owned()));
@@ -304,15 +362,48 @@ impl Sandbox for DirSandbox {
         self.keep(fresh).boxed()
     }
 
+    fn base(&self) -> Option<SnapshotRef> {
+        // Locked, it is being kept as another one.
+        let base = self.base.try_lock().ok()?;
+        base.as_ref().map(|b| b.reference.clone())
+    }
+
+    fn attach_to(&self, session_id: Option<&str>) {
+        let note = self.place.folder.join(ATTACHED);
+        let Some(session_id) = session_id else {
+            self.attached.store(false, Ordering::SeqCst);
+            // It need not be there.
+            return drop(std::fs::remove_file(note));
+        };
+        // Without a folder, there is nothing to stay.
+        if self.attached.load(Ordering::SeqCst) || !self.place.folder.exists() {
+            return;
+        }
+        match std::fs::write(note, session_id) {
+            Ok(()) => self.attached.store(true, Ordering::SeqCst),
+            Err(error) => tracing::warn!(%error, "a sandbox will not outlive this process"),
+        }
+    }
+
+    fn rest(&self) -> BoxFuture<'_, ()> {
+        async move {
+            if self.attached.load(Ordering::SeqCst) {
+                self.end_commands().await;
+            } else {
+                self.release().await;
+            }
+        }
+        .boxed()
+    }
+
     fn release(&self) -> BoxFuture<'_, ()> {
         async move {
             let first = !self.released.swap(true, Ordering::SeqCst);
-            if !first || self.root.get().is_none() {
+            let made = self.root.get().is_some() || self.attached.load(Ordering::SeqCst);
+            if !first || !made {
                 return;
             }
-            if self.commands.load(Ordering::SeqCst) > 0 {
-                kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
-            }
+            self.end_commands().await;
             remove(&self.tools.door, self.place.folder.clone()).await;
         }
         .boxed()

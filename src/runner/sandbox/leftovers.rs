@@ -130,11 +130,15 @@ fn boot_id() -> String {
 /// Ends and removes what earlier attempts left under `root`.
 pub async fn clear(door: &Door, root: &Path, names: Vec<String>) {
     for name in names {
-        let place = root.join(&name);
-        kill_noted(&place.join(super::dir::GROUPS));
-        kill_marked(door, &format!("{name}.")).await;
-        remove(door, place).await;
+        end_processes(door, root, &name).await;
+        remove(door, root.join(&name)).await;
     }
+}
+
+/// Ends what an earlier process left running in one sandbox.
+pub async fn end_processes(door: &Door, root: &Path, name: &str) {
+    kill_noted(&root.join(name).join(super::dir::GROUPS));
+    kill_marked(door, &format!("{name}.")).await;
 }
 
 /// Removes a folder with all it holds. What a dying process still adds is removed in a later

@@ -346,6 +346,11 @@ impl SessionActor {
         if claims {
             longhaul_storage::fault::point("claim::before_commit");
         }
+        if forked {
+            longhaul_storage::fault::point("fork::before_commit");
+        } else if keeps(&d.events) {
+            longhaul_storage::fault::point("checkpoint::before_commit");
+        }
         let started = self.inner.timer.now();
         let pending = self.inner.log.append(write);
         let commands = std::mem::take(&mut self.batch);
@@ -400,6 +405,13 @@ impl SessionActor {
         let at_ms = self.inner.door.clock.wall_ms();
         out.push(RowChange::Put(rows::purge(id), codec::encode(&at_ms)));
     }
+}
+
+/// Whether a checkpoint is made.
+pub(super) fn keeps(events: &[NewEvent]) -> bool {
+    events
+        .iter()
+        .any(|new| matches!(new.event.body, Body::CheckpointCreated(_)))
 }
 
 /// Whether rows that follow from the state may change with this event. What agents write, and

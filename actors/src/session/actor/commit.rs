@@ -11,6 +11,7 @@ use bytes::Bytes;
 use longhaul_storage::{AppendError, Appended, PageLimit, Pending, StreamId};
 
 use super::SessionActor;
+use super::batch::keeps;
 use super::lookup::envelopes;
 use crate::code::{Code, Rejection};
 use crate::engine::directory::Queued;
@@ -162,6 +163,11 @@ impl SessionActor {
     }
 
     fn committed(&mut self, appended: Appended, flight: Flight, ctx: &mut Context<Self>) {
+        if flight.forked.is_some() {
+            longhaul_storage::fault::point("fork::after_commit");
+        } else if keeps(&flight.events) {
+            longhaul_storage::fault::point("checkpoint::after_commit");
+        }
         match flight.forked {
             Some(state) => self.committed = *state,
             None => {

@@ -53,7 +53,8 @@ fn check(state: &State, kind: OperationKind, now_ms: i64) -> Result<(), Rejectio
     if state.now.operation.is_some_and(|o| o.until_ms > now_ms) {
         return Err(busy("another operation is under way"));
     }
-    if let Some(run) = &state.run {
+    let live = state.run.as_ref().filter(|_| kind != OperationKind::Attach);
+    if let Some(run) = live {
         let text = format!("{} is {}", run.id, run.phase.text());
         let parked = matches!(run.phase, Phase::Parked | Phase::Waiting);
         return Err(match kind {
@@ -130,6 +131,9 @@ fn end(
         .filter(|_| !(lets_go && done.succeeded) || overtaken);
     draft.row(RowOp::Attached(left));
     draft.caused_by(Cause::Request(command.request.request_id.to_string()));
+    if let Some((id, reason)) = &done.rejected {
+        checkpoint::reject(&mut draft, *id, reason);
+    }
     let mut made = None;
     if done.succeeded {
         if overtaken {
@@ -155,6 +159,10 @@ fn end(
         change_status(&mut draft, held.kind)?;
     }
     let body = answer(&mut draft, made, done.checkpoint.as_ref());
+    if !done.succeeded {
+        // Not the answer to anything: the caller is refused, and may try again.
+        return Ok(draft.done(Reply::json(200, &body)));
+    }
     Ok(draft.done_for(&command.request, Reply::json(200, &body)))
 }
 
@@ -188,7 +196,10 @@ fn change_status(draft: &mut Draft<'_>, kind: OperationKind) -> Result<(), Rejec
                 None => draft.set_status(Status::Idle, "runtime resume"),
             }
         }
-        OperationKind::Checkpoint | OperationKind::Use | OperationKind::Rest => Ok(()),
+        OperationKind::Checkpoint
+        | OperationKind::Use
+        | OperationKind::Rest
+        | OperationKind::Attach => Ok(()),
     }
 }
 

@@ -194,9 +194,13 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new(tools: &Tools) -> Self {
         let name = format!("{:032x}", u128::from_be_bytes(tools.door.ids.secret()));
+        Self::named(tools, &name)
+    }
+
+    pub(super) fn named(tools: &Tools, name: &str) -> Self {
         Self {
-            folder: tools.root.join(&name),
-            name,
+            folder: tools.root.join(name),
+            name: name.to_owned(),
         }
     }
 

@@ -1,0 +1,96 @@
+//! Sandboxes between operations: taken back after a restart, let go when nobody uses them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::ids::SessionId;
+use longhaul_actors::session::operation::{Done, OperationKind};
+
+use super::{Control, Named};
+use crate::runner::sandbox::Sandbox;
+use crate::runner::sandbox::dir::DirProvider;
+use crate::runtime::{Asked, Runtime};
+
+/// How often sandboxes that nobody uses are looked for.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Runtime {
+    /// Takes the sandboxes back that operations left before a restart, before any run is claimed.
+    /// Those that are not wanted any more go.
+    pub(crate) async fn attach_left(&self, control: &Control, provider: &DirProvider) {
+        for (session, name) in provider.left() {
+            if let Err(why) = self.attach(control, provider, &session, &name).await {
+                tracing::info!(session, %why, "a sandbox of an earlier process is not attached again");
+                provider.discard(&name).await;
+            }
+        }
+    }
+
+    async fn attach(
+        &self,
+        control: &Control,
+        provider: &DirProvider,
+        session: &str,
+        name: &str,
+    ) -> Result<(), Rejection> {
+        let session = SessionId::parse(session)
+            .map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
+        let asked = Asked::internal(self.engine().workspace_of(session).await?);
+        let work = self
+            .work_with(Some(control.clone()), asked, session)
+            .await?;
+        let (id, _) = work.begin(OperationKind::Attach).await?;
+        let sandbox: Arc<dyn Sandbox> = Arc::from(provider.adopt(name, &work.profile));
+        let done = Done {
+            succeeded: true,
+            attached: Some(work.leave(&sandbox)),
+            ..Done::default()
+        };
+        work.end(id, done).await.map(drop).inspect_err(|_| {
+            drop(control.attached.take(&session.to_string()));
+        })
+    }
+
+    /// Looks for sandboxes that nobody has used for long, for ever: keeps what changed, lets go.
+    pub(crate) async fn rest_attached(self, control: Control) {
+        let idle_s = self.config().runtimes.attached_idle_s_max;
+        let idle = Duration::from_secs(idle_s);
+        loop {
+            let now = control.door.clock.mono();
+            control.door.clock.sleep_until(now + LOOK).await;
+            let Some(before) = control.door.clock.mono().checked_sub(idle) else {
+                continue;
+            };
+            for id in control.attached.idle(before) {
+                let Ok(session) = SessionId::parse(&id) else {
+                    continue;
+                };
+                if let Err(why) = self.rest(&control, session).await {
+                    tracing::warn!(%session, %why, "an idle sandbox stays attached");
+                }
+            }
+        }
+    }
+
+    async fn rest(&self, control: &Control, session: SessionId) -> Result<(), Rejection> {
+        let workspace = self.engine().workspace_of(session).await?;
+        let asked = Asked::internal(workspace);
+        match self.work(asked, session).await {
+            Ok(work) => {
+                let named = Named {
+                    name: Some("idle".to_owned()),
+                    ..Named::default()
+                };
+                work.keep(OperationKind::Rest, named).await.map(drop)
+            }
+            // Gone, or never to be used again.
+            Err(why) => {
+                if let Some(sandbox) = control.attached.take(&session.to_string()) {
+                    sandbox.release().await;
+                }
+                Err(why)
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One operation, from taking the session's lock to letting go of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::engine::Answer;
+use longhaul_actors::ids::SessionId;
+use longhaul_actors::session::command::{Kept, NewCheckpoint, Request};
+use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
+use longhaul_actors::session::payload::{ResumeFrom, ResumePlan, SnapshotRef};
+use serde_json::{Value, json};
+
+use super::{Control, Named, OPERATION_S_MAX};
+use crate::runner::sandbox::{Sandbox, SandboxError, SandboxRequest};
+use crate::runtime::{Asked, Runtime};
+
+/// Time to let go after the work, seconds.
+const END_S: u64 = 30;
+
+/// One operation: for whom, and what it works with.
+pub(super) struct Work {
+    pub(super) runtime: Runtime,
+    pub(super) control: Control,
+    pub(super) asked: Asked,
+    pub(super) session: SessionId,
+    pub(super) profile: Value,
+}
+
+impl Work {
+    /// Does the work on the runner's threads, to its end whether or not the caller waits.
+    pub(super) async fn spawn<T, F>(
+        self,
+        work: impl FnOnce(Self) -> F + Send + 'static,
+    ) -> Result<T, Rejection>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Rejection>> + Send,
+    {
+        let threads = self.control.threads.clone();
+        let done = threads.spawn(async move { work(self).await });
+        let died = |e: tokio::task::JoinError| Rejection::new(Code::Internal, e.to_string());
+        done.await.map_err(died)?
+    }
+
+    pub(super) async fn begin(
+        &self,
+        kind: OperationKind,
+    ) -> Result<(operation::OperationId, Begun), Rejection> {
+        let request = self.asked.clone().request();
+        let engine = self.runtime.engine();
+        // Without the receipt: it is kept at the end.
+        let request = Request {
+            receipt: None,
+            ..request
+        };
+        engine
+            .begin_operation(self.session, request, kind, OPERATION_S_MAX + END_S)
+            .await
+    }
+
+    pub(super) async fn end(
+        &self,
+        id: operation::OperationId,
+        done: Done,
+    ) -> Result<Answer, Rejection> {
+        let request = self.asked.clone().request();
+        let engine = self.runtime.engine();
+        engine.end_operation(self.session, request, id, done).await
+    }
+
+    /// The sandbox: the attached one, or one made from the plan.
+    async fn sandbox(&self, begun: &Begun) -> Result<Arc<dyn Sandbox>, Rejection> {
+        let id = self.session.to_string();
+        if let Some(sandbox) = self.control.attached.find(&id) {
+            return Ok(sandbox);
+        }
+        let request = SandboxRequest {
+            session_id: id.clone(),
+            run_id: String::new(),
+            attempt: 0,
+            workspace: Some(self.asked.caller.workspace.to_string()),
+            profile: self.profile.clone(),
+            resume: match begun.plan {
+                // It was lost with its actor: the newest snapshot is what is left.
+                ResumePlan::Attached => Value::Null,
+                ref plan => json!(plan),
+            },
+        };
+        let made: Arc<dyn Sandbox> = Arc::from(self.control.provider.create(request).await?);
+        Ok(made)
+    }
+
+    pub(super) fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
+        sandbox.attach_to(Some(&self.session.to_string()));
+        let now = self.control.door.clock.mono();
+        self.control
+            .attached
+            .leave(&self.session.to_string(), Arc::clone(sandbox), now);
+        operation::Attached {
+            runner: self.control.runner,
+            dirty: sandbox.is_dirty(),
+        }
+    }
+
+    /// At most [`OPERATION_S_MAX`].
+    async fn timed<T>(
+        &self,
+        work: impl Future<Output = Result<T, SandboxError>>,
+    ) -> Result<T, Rejection> {
+        let clock = &self.control.door.clock;
+        let until = clock.mono() + Duration::from_secs(OPERATION_S_MAX);
+        tokio::select! {
+            done = work => Ok(done?),
+            () = clock.sleep_until(until) => Err(Code::OperationTimeout.into()),
+        }
+    }
+
+    /// Works on the sandbox, and leaves it attached.
+    pub(super) async fn used<T, F>(
+        self,
+        work: impl FnOnce(Arc<dyn Sandbox>) -> F,
+    ) -> Result<T, Rejection>
+    where
+        F: Future<Output = Result<T, SandboxError>>,
+    {
+        let (id, begun) = self.begin(OperationKind::Use).await?;
+        let sandbox = match self.sandbox(&begun).await {
+            Ok(sandbox) => sandbox,
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
+        };
+        let done = self.timed(work(Arc::clone(&sandbox))).await;
+        let attached = Some(self.leave(&sandbox));
+        let ended = Done {
+            succeeded: true,
+            attached,
+            ..Done::default()
+        };
+        self.end(id, ended).await?;
+        done
+    }
+
+    async fn give_up(
+        &self,
+        id: operation::OperationId,
+        begun: &Begun,
+        why: Rejection,
+    ) -> Rejection {
+        let rejected = match begun.plan {
+            ResumePlan::Checkpoint { id, .. } if why.code == Code::CheckpointRejected => {
+                Some((id, why.detail.clone()))
+            }
+            _ => None,
+        };
+        // An attached sandbox stays; one that was not to be had leaves nothing.
+        let left = self.control.attached.find(&self.session.to_string());
+        let done = Done {
+            attached: left.as_ref().map(|s| self.leave(s)),
+            rejected,
+            ..Done::default()
+        };
+        // The lock lapses by itself should this fail.
+        if let Err(e) = self.end(id, done).await {
+            tracing::warn!(session = %self.session, error = %e, "an operation's lock stays until it lapses");
+        }
+        why
+    }
+
+    /// Keeps the disk; with a pause or a rest, the sandbox goes.
+    pub(super) async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
+        let (id, begun) = self.begin(kind).await?;
+        let here = self.session.to_string();
+        let attached = self.control.attached.find(&here);
+        // The disk is that of the newest usable checkpoint, which need not be where it came from.
+        let clean = attached
+            .as_ref()
+            .is_none_or(|s| !s.is_dirty() && s.base() == begun.clean);
+        let checkpoint = match &begun.clean {
+            // Nothing changed: the same snapshot again, and the store is not asked.
+            Some(same) if clean => Ok(new_checkpoint(same.clone(), None, &named)),
+            _ => self.take(&begun, &named).await,
+        };
+        let checkpoint = match checkpoint {
+            Ok(checkpoint) => checkpoint,
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
+        };
+        let wanted = kind != OperationKind::Rest || !clean;
+        let attached = self.control.attached.find(&here).map(|s| self.leave(&s));
+        // Taken out first: whoever comes after the end must not find a sandbox that goes.
+        let going = match kind {
+            OperationKind::Checkpoint => None,
+            _ => self.control.attached.take(&here),
+        };
+        let done = Done {
+            succeeded: true,
+            checkpoint: Some(checkpoint).filter(|_| wanted),
+            attached,
+            rejected: None,
+        };
+        let ended = self.end(id, done).await;
+        match (going, &ended) {
+            (Some(sandbox), Ok(_)) => sandbox.release().await,
+            (Some(sandbox), Err(_)) => drop(self.leave(&sandbox)),
+            (None, _) => {}
+        }
+        ended
+    }
+
+    async fn take(&self, begun: &Begun, named: &Named) -> Result<NewCheckpoint, Rejection> {
+        let sandbox = self.sandbox(begun).await?;
+        self.leave(&sandbox);
+        let fresh = sandbox.is_dirty() || begun.clean.is_none() || sandbox.base() != begun.clean;
+        let taken = self.timed(sandbox.snapshot(fresh)).await?;
+        Ok(new_checkpoint(taken.reference, taken.kept, named))
+    }
+
+    pub(super) async fn resume(self) -> Result<Answer, Rejection> {
+        let (id, begun) = self.begin(OperationKind::Resume).await?;
+        let sandbox = match self.sandbox(&begun).await {
+            Ok(sandbox) => sandbox,
+            Err(why) => return Err(self.give_up(id, &begun, why).await),
+        };
+        let done = Done {
+            succeeded: true,
+            attached: Some(self.leave(&sandbox)),
+            ..Done::default()
+        };
+        self.end(id, done).await
+    }
+}
+
+fn new_checkpoint(snapshot: SnapshotRef, kept: Option<Kept>, named: &Named) -> NewCheckpoint {
+    NewCheckpoint {
+        snapshot,
+        kept,
+        resume: ResumeFrom::RebuildFromLog,
+        name: named.name.clone(),
+        metadata_json: Value::Object(named.metadata.clone()).to_string(),
+        cursor: None,
+    }
+}

@@ -1,0 +1,8 @@
+//! Checkpoints and runtime control as users meet them: a real server, its folders, kills.
+
+mod clones;
+mod control;
+mod disks;
+mod kit;
+mod settings;
+mod states;
