@@ -138,7 +138,6 @@ codes! {
 
     WorkspaceNotFound = "workspace.not_found", 404, Refused, "There is no such workspace.", "Create it first.";
     PolicyInvalid = "workspace.policy_invalid", 422, Refused, "The workspace policy has a bad value.", "See the limits in the documentation.";
-    PolicyUnsupported = "workspace.policy_unsupported", 422, Refused, "This version cannot keep that policy.", "Leave it out.";
     DeploymentNotFound = "deployment.not_found", 404, Refused, "There is no such deployment here.", "Check the id and the workspace.";
     RevisionNotFound = "deployment.revision_not_found", 404, Refused, "The deployment has no such revision.", "List its revisions.";
     DeploymentInvalid = "deployment.invalid", 422, Refused, "The deployment describes nothing that can run.", "Correct the field that `detail` names.";

@@ -49,6 +49,8 @@ pub const DOOMED: u8 = 18;
 pub const MEMBER: u8 = 19;
 /// Counted references to packs: by snapshots.
 pub const PACK_HOLDER: u8 = 20;
+/// What is missing of sessions whose contents have expired.
+pub const EXPIRED: u8 = 21;
 
 /// Resume blobs, by session and position of their checkpoint.
 pub const BLOB: u8 = 22;
@@ -91,6 +93,7 @@ pub fn timer(t: &TimerRow) -> Bytes {
         Due::Hold => 0,
         Due::Wait(index) => index.saturating_add(1),
         Due::Checkpoint => u32::MAX,
+        Due::Contents => u32::MAX - 1,
     };
     key(
         TIMER,
@@ -209,10 +212,23 @@ pub fn ended(session: SessionId, token: TokenDigest) -> Bytes {
 
 /// Prefixes of everything keyed by session alone (for erasing).
 pub fn of_session(session: SessionId) -> Vec<Bytes> {
-    [LIVE, CALL, ENDED, SESSION_RECEIPT, CHECKPOINT, BLOB]
-        .iter()
-        .map(|tag| key(*tag, &[&session.0]))
-        .collect()
+    [
+        LIVE,
+        CALL,
+        ENDED,
+        SESSION_RECEIPT,
+        CHECKPOINT,
+        BLOB,
+        EXPIRED,
+    ]
+    .iter()
+    .map(|tag| key(*tag, &[&session.0]))
+    .collect()
+}
+
+/// What is missing of a session's past because it has expired: the ranges.
+pub fn expired(session: SessionId) -> Bytes {
+    key(EXPIRED, &[&session.0])
 }
 
 /// One revision of a deployment.

@@ -6,6 +6,7 @@
 //! all of it is in `actor`.
 
 pub(crate) mod actor;
+pub mod aging;
 pub mod blob;
 pub mod checkpoints;
 pub mod command;

@@ -13,6 +13,8 @@ mod kit;
 mod checkpoints;
 #[path = "decide/claims.rs"]
 mod claims;
+#[path = "decide/contents.rs"]
+mod contents;
 #[path = "decide/families.rs"]
 mod families;
 #[path = "decide/forks.rs"]

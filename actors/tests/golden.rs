@@ -20,6 +20,7 @@ use bytes::Bytes;
 use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
+use longhaul_actors::session::aging::Aging;
 use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
@@ -194,6 +195,7 @@ fn state() -> State {
         retention: RetentionPolicy {
             checkpoint_ttl_s: Some(3_600),
             zero_data_retention: true,
+            content_ttl_s: Some(7_200),
         },
     });
     state.status = Status::Waiting;
@@ -281,6 +283,14 @@ fn state() -> State {
     state.inherited_usage = usage();
     state.turns = 3;
     state.warned_percent = 50;
+    state.aging = Aging {
+        active_at_ms: 2,
+        last_seq: 18,
+        through_seq: 9,
+        kept_seq: 4,
+        since_seq: 17,
+        since_ms: 1,
+    };
     state
 }
 
@@ -366,6 +376,7 @@ fn every_stored_row_has_a_golden_form() {
         ("hold", Due::Hold),
         ("wait", Due::Wait(1)),
         ("checkpoint", Due::Checkpoint),
+        ("contents", Due::Contents),
     ] {
         stored(
             &format!("row.timer.{name}"),

@@ -72,11 +72,9 @@ fn read_row(bytes: &[u8]) -> Result<WorkspaceRow, Rejection> {
 #[derive(Default)]
 pub(crate) struct Cache(Mutex<HashMap<WorkspaceId, RetentionPolicy>>);
 
-/// What is to be kept. Refuses values that mean nothing first, then those that this version
-/// cannot keep.
+/// What is to be kept. Refuses values that mean nothing.
 fn check_policy(policy: &Map<String, Value>) -> Result<RetentionPolicy, Rejection> {
     let invalid = |detail: String| Rejection::new(Code::PolicyInvalid, detail);
-    let mut unsupported = None;
     for (field, value) in policy {
         let means_something = match field.as_str() {
             "checkpoint_ttl_s" => value
@@ -95,18 +93,12 @@ fn check_policy(policy: &Map<String, Value>) -> Result<RetentionPolicy, Rejectio
                  at least 1, zero_data_retention true or false"
             )));
         }
-        if field == "content_ttl_s" {
-            unsupported = Some(field.clone());
-        }
-    }
-    if let Some(field) = unsupported {
-        let detail = format!("policy.{field} cannot be kept by this version");
-        return Err(Rejection::new(Code::PolicyUnsupported, detail));
     }
     let flag = policy.get("zero_data_retention").and_then(Value::as_bool);
     Ok(RetentionPolicy {
         checkpoint_ttl_s: policy.get("checkpoint_ttl_s").and_then(Value::as_u64),
         zero_data_retention: flag.unwrap_or(false),
+        content_ttl_s: policy.get("content_ttl_s").and_then(Value::as_u64),
     })
 }
 
@@ -123,7 +115,7 @@ impl Catalog {
     /// Makes a workspace.
     ///
     /// # Errors
-    /// `workspace.policy_invalid`, `workspace.policy_unsupported`, and those of a write.
+    /// `workspace.policy_invalid`, and those of a write.
     pub async fn create_workspace(
         &self,
         by: &str,
@@ -281,33 +273,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_values_come_before_unsupported_ones() {
+    fn a_policy_means_something_or_is_refused() {
         let check =
             |json: &str| check_policy(&serde_json::from_str(json).expect(json)).map_err(|e| e.code);
-        assert_eq!(check("{}"), Ok(RetentionPolicy::default()));
-        let off = r#"{"zero_data_retention":false}"#;
-        assert_eq!(check(off), Ok(RetentionPolicy::default()));
-        let on = check(r#"{"zero_data_retention":true}"#);
-        assert!(on.is_ok_and(|p| p.zero_data_retention));
+        let kept = |change: fn(&mut RetentionPolicy)| {
+            let mut policy = RetentionPolicy::default();
+            change(&mut policy);
+            Ok(policy)
+        };
+        assert_eq!(check("{}"), kept(|_| {}));
+        assert_eq!(check(r#"{"zero_data_retention":false}"#), kept(|_| {}));
         let longest = r#"{"checkpoint_ttl_s":2592000}"#;
-        let kept = check(longest).map(|p| p.checkpoint_ttl_s);
-        assert_eq!(kept, Ok(Some(CHECKPOINT_TTL_S_MAX)));
+        let most = |p: &mut RetentionPolicy| p.checkpoint_ttl_s = Some(CHECKPOINT_TTL_S_MAX);
+        assert_eq!(check(longest), kept(most));
+        let least = |p: &mut RetentionPolicy| p.content_ttl_s = Some(1);
+        assert_eq!(check(r#"{"content_ttl_s":1}"#), kept(least));
+        let nothing = |p: &mut RetentionPolicy| p.zero_data_retention = true;
+        assert_eq!(check(r#"{"zero_data_retention":true}"#), kept(nothing));
         for bad in [
             r#"{"checkpoint_ttl_s":0}"#,
             r#"{"checkpoint_ttl_s":2592001}"#,
             r#"{"checkpoint_ttl_s":-1}"#,
             r#"{"checkpoint_ttl_s":"1"}"#,
             r#"{"content_ttl_s":0}"#,
+            r#"{"content_ttl_s":1.5}"#,
             r#"{"zero_data_retention":1}"#,
             r#"{"checkpoint_ttl_s":60,"zero_data_retention":null}"#,
         ] {
             assert_eq!(check(bad), Err(Code::PolicyInvalid), "{bad}");
-        }
-        for later in [
-            r#"{"checkpoint_ttl_s":60,"content_ttl_s":1}"#,
-            r#"{"content_ttl_s":1}"#,
-        ] {
-            assert_eq!(check(later), Err(Code::PolicyUnsupported), "{later}");
         }
         assert_eq!(check(r#"{"ttl":1}"#), Err(Code::FieldUnknown));
     }
@@ -320,17 +313,13 @@ mod tests {
             created_at_ms: 7,
         };
         let row = read_row(&codec::encode(&plain)).expect("the old form");
-        assert_eq!(
-            (row.created_at_ms, row.policy),
-            (7, RetentionPolicy::default())
-        );
-        let newer = WorkspaceRow {
-            policy: RetentionPolicy {
-                checkpoint_ttl_s: Some(60),
-                zero_data_retention: true,
-            },
-            ..row
+        assert_eq!(row.created_at_ms, 7);
+        assert!(row.policy.is_default());
+        let policy = RetentionPolicy {
+            checkpoint_ttl_s: Some(60),
+            ..RetentionPolicy::default()
         };
+        let newer = WorkspaceRow { policy, ..row };
         assert_eq!(read_row(&codec::encode(&newer)), Ok(newer));
     }
 }

@@ -97,6 +97,7 @@ fn content(kind: &str, c: &Value) -> String {
             let what = if pinned { "pinned" } else { "no longer pinned" };
             format!("{} {what}", text(c, "checkpoint_id"))
         }
+        "content.erased" => format!("{} through {}", text(c, "reason"), c["through_seq"]),
         "checkpoint.expired" => text(c, "checkpoint_id").to_owned(),
         "checkpoint.deleted" => format!("{} {}", text(c, "checkpoint_id"), text(c, "what")),
         "session.created" | "run.claimed" => String::new(),

@@ -116,6 +116,7 @@ async fn produce(log: Arc<RocksLog>, producer: u64, rows: u64, stop: Arc<AtomicB
             history: Vec::new(),
             state: None,
             erase: false,
+            expire: Vec::new(),
         };
         let rows = (0..rows)
             .map(|row| {

@@ -14,6 +14,7 @@ use crate::log::{
 use crate::reader;
 use crate::stream_row::StreamRow;
 use crate::table::{Table, Tables};
+use crate::unshared::{self, Overwrite};
 
 /// What the end of a stream is to a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) enum Taken {
     },
     /// The row of the stream to erase.
     Erase(StreamRow),
+    /// Frames that lose their contents.
+    Expire(Vec<Overwrite>),
 }
 
 /// Why a write was not taken.
@@ -68,6 +71,7 @@ pub(crate) struct Fence {
     pub(crate) stream: StreamId,
     pub(crate) expect: Expect,
     pub(crate) erase: bool,
+    pub(crate) expire: Vec<(u64, u64)>,
 }
 
 impl Fence {
@@ -77,6 +81,7 @@ impl Fence {
             stream: write.id,
             expect: write.expect.clone(),
             erase: write.erase,
+            expire: write.expire.clone(),
         }
     }
 }
@@ -191,6 +196,9 @@ impl Checker {
             (Expect::Last { seq, hash }, End::Live(last))
                 if (last.last_seq, last.last_hash) == (*seq, *hash) =>
             {
+                if !fence.expire.is_empty() {
+                    return self.check_expiry(tables, fence, last.last_seq);
+                }
                 if !fence.erase {
                     return Ok(Taken::Plain);
                 }
@@ -206,6 +214,32 @@ impl Checker {
             }
             .into()),
         }
+    }
+
+    /// Contents may go that no other living stream shares.
+    fn check_expiry(
+        &self,
+        tables: &dyn Tables,
+        fence: &Fence,
+        last_seq: u64,
+    ) -> Result<Taken, Refusal> {
+        // Any fork in the batch may share them, and is not in the tables yet.
+        if !self.touched.is_empty() {
+            return Err(Refusal::CommitFirst);
+        }
+        let Some(row) = reader::stream_row(tables, fence.stream)? else {
+            return Err(AppendError::Conflict { actual: 0 }.into());
+        };
+        let shared = unshared::held_by_others(tables, fence.stream, &row)?;
+        if fence
+            .expire
+            .first()
+            .is_some_and(|(from, _)| *from <= shared)
+        {
+            return Err(AppendError::Conflict { actual: last_seq }.into());
+        }
+        let frames = unshared::expired_frames(tables, fence.stream, &row, &fence.expire)?;
+        Ok(Taken::Expire(frames))
     }
 
     fn check_fork(

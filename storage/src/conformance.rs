@@ -10,6 +10,7 @@
 )]
 
 mod append;
+mod expiry;
 mod forks;
 mod kit;
 mod life;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Clause> {
         rows::CLAUSES,
         forks::CLAUSES,
         life::CLAUSES,
+        expiry::CLAUSES,
     ]
     .concat()
 }

@@ -55,7 +55,7 @@ mod writer;
 pub use faulty::{Fault, FaultyLog};
 pub use log::*;
 pub use memory::MemoryLog;
-pub use plan::{KEY_BYTES_MAX, RECORDS_MAX, ROWS_MAX, VALUE_BYTES_MAX};
+pub use plan::{EXPIRE_MAX, KEY_BYTES_MAX, RECORDS_MAX, ROWS_MAX, VALUE_BYTES_MAX};
 pub use rocks::RocksLog;
 pub use rocks::folder::FORMAT_VERSION;
 pub use rocks::options::Options;

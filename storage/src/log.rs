@@ -118,6 +118,12 @@ pub struct StreamWrite {
     /// Marks the stream erased: every later write answers [`AppendError::Erased`], every read
     /// of its records finds none. The bytes go with [`Log::purge`].
     pub erase: bool,
+    /// Ranges of positions (inclusive, ascending, [`EXPIRE_MAX`](crate::plan::EXPIRE_MAX)
+    /// positions at most) whose contents expire with this write: records whose content is
+    /// `Present` become `Expired`, the chain stays. All must be before this write, and none
+    /// shared with another living stream ([`View::shared_through`]): else
+    /// [`AppendError::Conflict`]. The bytes go with [`Log::purge`].
+    pub expire: Vec<(u64, u64)>,
 }
 
 /// A row that derives from a stream's history: one per change, the newest at or before a
@@ -282,6 +288,10 @@ pub trait View {
         limit: PageLimit,
     ) -> Result<Vec<Record>, ReadError>;
 
+    /// The last position that another living stream is made of too; 0 = none. What is shared
+    /// is always a beginning of the stream.
+    fn shared_through(&self, stream: StreamId) -> Result<u64, ReadError>;
+
     /// The newest cached fold at or before `at_most`: its position and bytes.
     fn state(&self, stream: StreamId, at_most: u64) -> Result<Option<(u64, Bytes)>, ReadError>;
 
@@ -346,8 +356,8 @@ pub trait Log: Send + Sync + 'static {
     /// append can wait for ever.
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError>;
 
-    /// Physically removes what only this erased stream held (blocking; idempotent; safe to
-    /// repeat after a crash).
+    /// Physically removes what only this erased stream held, or the contents of a living one
+    /// that have expired (blocking; idempotent; safe to repeat after a crash).
     fn purge(&self, stream: StreamId) -> Result<(), ReadError>;
 
     /// Whether the log takes writes.

@@ -12,6 +12,8 @@ use crate::table::{Sink, Table};
 
 /// Most records in one write.
 pub const RECORDS_MAX: usize = 10_000;
+/// Most positions whose contents expire in one write: it reads them on the writer's thread.
+pub const EXPIRE_MAX: u64 = 1_000;
 /// Most rows, history rows and conditions in one write, each.
 pub const ROWS_MAX: usize = 100_000;
 /// Most bytes of a row's key.
@@ -105,6 +107,9 @@ fn validate_stream(stream: &StreamWrite, rows: &[RowChange]) -> Result<(), Appen
     {
         return refuse("a cached fold is too long");
     }
+    if !stream.expire.is_empty() {
+        validate_expiry(stream, expected)?;
+    }
     if stream.erase {
         if !matches!(stream.expect, Expect::Last { .. }) {
             return refuse("only an existing stream can be erased");
@@ -113,6 +118,25 @@ fn validate_stream(stream: &StreamWrite, rows: &[RowChange]) -> Result<(), Appen
             return refuse("too many prefixes in an erasure");
         }
         const { assert!(KEY_BYTES_MAX <= PREFIX_BYTES_MAX) };
+    }
+    Ok(())
+}
+
+fn validate_expiry(stream: &StreamWrite, expected: u64) -> Result<(), AppendError> {
+    let refuse = |reason| Err(AppendError::Malformed(reason));
+    if stream.erase || !matches!(stream.expect, Expect::Last { .. }) {
+        return refuse("only contents of an existing stream that stays can expire");
+    }
+    let (mut before, mut count) = (0, 0u64);
+    for (from, to) in &stream.expire {
+        if *from <= before || to < from || *to > expected {
+            return refuse("ranges to expire are ascending, and before the write");
+        }
+        before = *to;
+        count = count.saturating_add(to - from + 1);
+    }
+    if count > EXPIRE_MAX {
+        return refuse("too many contents to expire at once");
     }
     Ok(())
 }
@@ -194,6 +218,11 @@ pub(crate) fn lay_taken(
             return lay(write, base, sink);
         }
         Taken::Erase(row) => lay_erasure(stream.id, row, &write.rows, sink),
+        Taken::Expire(frames) => {
+            for (key, frame) in &frames {
+                sink.put(Table::Log, key, &[frame]);
+            }
+        }
     }
     lay(write, start(&stream.expect).unwrap_or(NO_STREAM), sink)
 }

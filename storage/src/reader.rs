@@ -13,6 +13,7 @@ use crate::log::{
 };
 use crate::stream_row::{StreamRow, own_segment};
 use crate::table::{KeyRange, Table, Tables};
+use crate::unshared;
 
 use page::Page;
 
@@ -161,6 +162,11 @@ impl View for Reader<'_> {
     ) -> Result<Vec<Record>, ReadError> {
         let row = self.live(stream)?;
         records::page(self.tables, stream, &row, (after, through), order, limit)
+    }
+
+    fn shared_through(&self, stream: StreamId) -> Result<u64, ReadError> {
+        let row = self.live(stream)?;
+        unshared::held_by_others(self.tables, stream, &row)
     }
 
     fn state(&self, stream: StreamId, at_most: u64) -> Result<Option<(u64, Bytes)>, ReadError> {

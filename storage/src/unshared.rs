@@ -1,8 +1,9 @@
-//! What only an erased stream holds: the records, folds and history rows of its segments beyond
-//! the last position that a living stream still shares.
+//! What only one stream holds: the records, folds and history rows of its segments beyond the
+//! last position that another living stream shares.
 
+use crate::frame;
 use crate::keys;
-use crate::log::{Order, ReadError, SegmentId, StreamId};
+use crate::log::{ContentState, Order, ReadError, SegmentId, StreamId};
 use crate::reader::stream_row;
 use crate::stream_row::StreamRow;
 use crate::table::{KeyRange, Sink, Table, Tables};
@@ -12,13 +13,13 @@ const HISTORY_ROWS_MAX: usize = 10_000;
 
 /// One round of a removal.
 pub(crate) struct Removal {
-    /// The erased stream's row.
+    /// The stream's row.
     pub(crate) row: StreamRow,
     /// Whether nothing is left for a further round.
     pub(crate) complete: bool,
 }
 
-/// Lays the removal of what only `stream`, which is erased, holds. `None` = it was never written,
+/// Lays the removal of what only `stream` holds, if it is erased. `None` = it was never written,
 /// and there is nothing to remove.
 pub(crate) fn remove(
     tables: &dyn Tables,
@@ -29,8 +30,11 @@ pub(crate) fn remove(
         return Ok(None);
     };
     if !row.erased {
-        let reason = "only an erased stream can be purged";
-        return Err(ReadError::Engine(reason.into()));
+        // Its expired contents were overwritten: no row has to go.
+        return Ok(Some(Removal {
+            row,
+            complete: true,
+        }));
     }
     let mut room = HISTORY_ROWS_MAX;
     for segment in &row.segments {
@@ -55,16 +59,80 @@ fn shared_through(tables: &dyn Tables, segment: SegmentId) -> Result<u64, ReadEr
     if owner.is_some_and(|row| !row.erased) {
         return Ok(u64::MAX);
     }
+    referenced_through(tables, segment, None)
+}
+
+/// The last position of a segment that streams other than its owner, and other than `but`, are
+/// made of.
+fn referenced_through(
+    tables: &dyn Tables,
+    segment: SegmentId,
+    but: Option<StreamId>,
+) -> Result<u64, ReadError> {
     let mut through = 0;
     let mut cursor = tables.cursor(Table::Refs, KeyRange::prefix(&segment.0), Order::Asc)?;
-    while let Some((_, value)) = cursor.item()? {
+    while let Some((key, value)) = cursor.item()? {
         let value = value.try_into().map(u64::from_be_bytes);
         let at = value.map_err(|_| ReadError::Engine("a reference has the wrong length".into()))?;
-        through = through.max(at);
+        if but.is_none_or(|but| !key.ends_with(&but.0)) {
+            through = through.max(at);
+        }
         cursor.step();
     }
     Ok(through)
 }
+
+/// The last position of `stream` that another living stream is made of too. Streams share
+/// beginnings only, so everything before it is shared as well.
+pub(crate) fn held_by_others(
+    tables: &dyn Tables,
+    stream: StreamId,
+    row: &StreamRow,
+) -> Result<u64, ReadError> {
+    let mut through = 0;
+    for segment in &row.segments {
+        let owner = StreamId(segment.id.0);
+        let owned = owner != stream && stream_row(tables, owner)?.is_some_and(|row| !row.erased);
+        let held = match owned {
+            true => segment.through,
+            false => referenced_through(tables, segment.id, Some(stream))?.min(segment.through),
+        };
+        through = through.max(held);
+    }
+    Ok(through)
+}
+
+/// The frames of the records in `ranges` without their contents, by key. Records whose content
+/// is gone already are left as they are.
+pub(crate) fn expired_frames(
+    tables: &dyn Tables,
+    stream: StreamId,
+    row: &StreamRow,
+    ranges: &[(u64, u64)],
+) -> Result<Vec<Overwrite>, ReadError> {
+    let mut frames = Vec::new();
+    for seq in ranges.iter().flat_map(|(from, to)| *from..=*to) {
+        let damaged = |reason: String| ReadError::Damaged {
+            stream,
+            seq,
+            reason,
+        };
+        let segment = row.segments.iter().find(|s| s.through >= seq);
+        let segment = segment.ok_or_else(|| damaged("no segment serves it".into()))?;
+        let key = keys::position(segment.id, seq);
+        let stored = tables.get(Table::Log, &key)?;
+        let stored = stored.ok_or_else(|| damaged("the record is missing".into()))?;
+        let state = frame::decode(&stored).map(|f| f.content_state);
+        if state.map_err(|e| damaged(e.to_string()))? == ContentState::Present {
+            let stripped = frame::strip(&stored, ContentState::Expired);
+            frames.push((key, stripped.map_err(|e| damaged(e.to_string()))?));
+        }
+    }
+    Ok(frames)
+}
+
+/// A key of the `log` table and its new frame.
+pub(crate) type Overwrite = ([u8; keys::POSITION_LEN], Vec<u8>);
 
 fn remove_history(
     tables: &dyn Tables,
@@ -103,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::log::{
-        Appended, ContentState, Expect, HistoryRow, Log, NewRecord, StreamWrite, View, Write, read,
+        Appended, Expect, HistoryRow, Log, NewRecord, StreamWrite, View, Write, read,
     };
     use crate::memory::MemoryLog;
 
@@ -131,6 +199,7 @@ mod tests {
             history: (0..history).map(row).collect(),
             state: None,
             erase: false,
+            expire: Vec::new(),
         };
         Write {
             stream: Some(stream),

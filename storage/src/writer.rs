@@ -42,7 +42,7 @@ pub(crate) struct Submission {
 enum Body {
     /// Serialised by the caller.
     Laid(Batch, Appended),
-    /// Needs what is stored to be serialised: a fork or an erasure.
+    /// Needs what is stored to be serialised: a fork, an erasure or an expiry.
     Whole(Box<Write>),
 }
 
@@ -53,9 +53,9 @@ impl Submission {
         let (answer, pending) = Pending::new();
         let fence = write.stream.as_ref().map(Fence::of);
         let bytes = size(&write);
-        let laid_later = fence
-            .as_ref()
-            .is_some_and(|f| f.erase || matches!(f.expect, Expect::Fork { .. }));
+        let laid_later = fence.as_ref().is_some_and(|f| {
+            f.erase || !f.expire.is_empty() || matches!(f.expect, Expect::Fork { .. })
+        });
         let (body, conditions, rows) = if laid_later {
             let (conditions, rows) = (write.conditions.clone(), write.rows.clone());
             (Body::Whole(Box::new(write)), conditions, rows)

@@ -49,6 +49,7 @@ fn write(n: u8, expect: Expect, after: u64) -> Write {
         history: Vec::new(),
         state: Some(format!("{}", after + 3).into()),
         erase: false,
+        expire: Vec::new(),
     };
     let row = RowChange::Put(format!("last/{n}").into(), format!("{}", after + 3).into());
     Write {

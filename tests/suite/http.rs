@@ -10,5 +10,6 @@ mod idempotency;
 mod kit;
 mod lists;
 mod open;
+mod retention;
 mod shutdown;
 mod streams;

@@ -50,8 +50,10 @@ pub struct ForkRequest {
 
 /// The place that was selected.
 struct Boundary {
-    /// The source, folded up to there.
+    /// The source, folded up to there; what is missing of it is so by now.
     source: Box<State>,
+    /// The row of what is missing, as it was then.
+    expired: Option<Bytes>,
     /// The first session of its family.
     root: SessionId,
     /// The checkpoint that was selected.
@@ -92,6 +94,7 @@ impl Engine {
         let child = self.new_session_id();
         let Boundary {
             source,
+            expired,
             root,
             checkpoint,
             blob,
@@ -104,6 +107,7 @@ impl Engine {
         let fork = Fork {
             request: ask.request,
             source,
+            expired,
             root,
             selector: ask.selector,
             principal: ask.principal,
@@ -170,6 +174,8 @@ impl Engine {
             return Ok(Boundary {
                 root: state.forked.as_ref().map_or(source, |f| f.root),
                 source: state,
+                // Whoever misses something is no source; what goes from now on is too late.
+                expired: None,
                 checkpoint: None,
                 blob: None,
             });
@@ -207,8 +213,11 @@ impl Engine {
                 Some(Ok(blob)) => blob,
                 None => None,
             };
+            let mut state = state_at(view, source, seq)?;
+            let expired = expired_before(view, source, seq, &mut state)?;
             Ok(Ok(Boundary {
-                source: Box::new(state_at(view, source, seq)?),
+                source: Box::new(state),
+                expired,
                 root: row.root.unwrap_or(source),
                 checkpoint,
                 blob,
@@ -368,6 +377,25 @@ fn blob_of(
     let bytes = row.map_err(Unverified::Read)?;
     blob::verify(resume, bytes.as_deref()).map_err(Unverified::Blob)?;
     Ok(bytes)
+}
+
+/// Notes in `state`, which is the source's at `seq`, what of it has expired since. Returns the row.
+fn expired_before(
+    view: &dyn View,
+    source: SessionId,
+    seq: u64,
+    state: &mut State,
+) -> Result<Option<Bytes>, ReadError> {
+    let row = view.row(&rows::expired(source))?;
+    if let Some(row) = &row {
+        let missing: Vec<(u64, u64)> = codec::decode(row)
+            .map_err(|e| ReadError::Engine(format!("a row of what has expired: {e}")))?;
+        let before = missing.into_iter().filter(|(from, _)| *from <= seq);
+        state
+            .missing
+            .extend(before.map(|(from, to)| (from, to.min(seq))));
+    }
+    Ok(row)
 }
 
 /// What is said of a checkpoint that is not listed, or another workspace's.

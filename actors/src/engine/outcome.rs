@@ -25,6 +25,8 @@ pub(crate) struct Outcome {
     pub(crate) granted: Option<Box<Granted>>,
     /// What an operation works with.
     pub(crate) begun: Option<Box<Begun>>,
+    /// When a timer is to ask again, milliseconds of wall time.
+    pub(crate) again_ms: Option<i64>,
     /// Envelopes that belong into the body as `inputs`.
     pub(crate) inputs: Option<Inputs>,
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use longhaul_storage::{Condition, Order, PageLimit, ReadError, RowChange, StreamId, Write};
+use longhaul_storage::{
+    AppendError, Condition, Order, PageLimit, ReadError, RowChange, StreamId, Write,
+};
 
 use super::inner::{Guard, Inner};
 use crate::code::Rejection;
@@ -224,7 +226,7 @@ async fn look_at(inner: &Arc<Inner>, row: LiveRow) {
     }
 }
 
-/// Removes the bytes of erased sessions, then the word that they are there.
+/// Removes the bytes of erased sessions and of expired contents, then the word that they are there.
 async fn purge_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
     let mut after = None;
     loop {
@@ -233,7 +235,7 @@ async fn purge_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
         if rows.is_empty() {
             return Ok(());
         }
-        for (key, _) in rows {
+        for (key, value) in rows {
             let Some(id) = key.last_chunk::<16>().map(|id| SessionId(*id)) else {
                 continue;
             };
@@ -246,16 +248,17 @@ async fn purge_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
                 Err(e) => return Err(inner.refuse(&e)),
             }
             longhaul_storage::fault::point("purge::after");
-            let rows = vec![RowChange::Delete(key)];
-            append(
-                inner,
-                Write {
-                    rows,
-                    ..Write::default()
-                },
-            )
-            .await?;
-            tracing::info!(session = %id, "purged");
+            let done = Write {
+                conditions: vec![(key.clone(), Condition::Unchanged(value))],
+                rows: vec![RowChange::Delete(key)],
+                ..Write::default()
+            };
+            match inner.log.append(done).await {
+                Ok(_) => tracing::info!(session = %id, "purged"),
+                // More was let go meanwhile: that is another purge.
+                Err(AppendError::Condition { .. }) => {}
+                Err(e) => return Err(crate::session::actor::refusal(inner, &e)),
+            }
         }
     }
 }

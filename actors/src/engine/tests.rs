@@ -4,6 +4,7 @@ mod batches;
 mod blobs;
 mod checkpoints;
 mod claims;
+mod contents;
 mod faults;
 mod following;
 mod forks;

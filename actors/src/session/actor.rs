@@ -4,6 +4,7 @@
 //! write; answers wait for the sync. Nothing lives only in its mailbox: commands wait in the
 //! [`Slot`], the mailbox carries a [`Wake`].
 
+mod aged;
 mod batch;
 mod commit;
 mod contents;

@@ -107,8 +107,10 @@ pub struct Create {
 pub struct Fork {
     /// Who asks.
     pub request: Request,
-    /// The source, folded up to and with the boundary.
+    /// The source, folded up to and with the boundary; what is missing of its past is so by now.
     pub source: Box<State>,
+    /// The source's row of what is missing, as it was then: no more may be at the commit.
+    pub expired: Option<Bytes>,
     /// The first session of the source's family. The source itself may be a fork although it was
     /// none yet at the boundary.
     pub root: SessionId,
@@ -392,5 +394,10 @@ pub enum Expiry {
     Checkpoint {
         /// Position of its `checkpoint.created`.
         seq: u64,
+    },
+    /// Contents may be old enough to go.
+    Contents {
+        /// The event since which it was due.
+        since_seq: u64,
     },
 }

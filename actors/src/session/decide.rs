@@ -3,6 +3,7 @@
 mod attempt;
 mod checkpoint;
 mod claim;
+mod contents;
 mod draft;
 mod expire;
 mod fork;
@@ -45,7 +46,7 @@ pub fn decide(
         Command::Erase(r) => people::erase(draft, r),
         Command::Claim(c) => claim::claim(draft, facts, c),
         Command::Attempt(call) => attempt::call(draft, facts, call),
-        Command::Expire(e) => expire::expire(draft, *e),
+        Command::Expire(e) => expire::expire(draft, facts, *e),
     }
 }
 
@@ -99,6 +100,8 @@ impl Decision {
             begun: None,
             refused: None,
             erase: false,
+            expire: Vec::new(),
+            again_ms: None,
         }
     }
 }

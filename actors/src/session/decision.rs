@@ -31,6 +31,10 @@ pub struct Decision {
     pub refused: Option<Rejection>,
     /// Whether the stream is erased by this.
     pub erase: bool,
+    /// Ranges of positions whose contents expire with this.
+    pub expire: Vec<(u64, u64)>,
+    /// When the timer that asked is to ask again, milliseconds of wall time.
+    pub again_ms: Option<i64>,
 }
 
 /// Rows that answers to repeated requests are kept in.

@@ -1,5 +1,6 @@
 //! The fold: what an event makes of a state. It holds no rules and cannot fail.
 
+use super::aging::{age, miss};
 use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
 use super::event::{AuthorKind, Event, EventType};
 use super::payload::{
@@ -19,10 +20,11 @@ pub fn evolve(state: &mut State, event: &Event) {
     state.last_id = event.header.id;
     state.updated_at_ms = event.header.created_at_ms;
     note_run(state, event);
+    age(state, event);
     match &event.body {
         Body::Opaque => {
             if state.keeps_nothing() {
-                miss(state, event.seq);
+                miss(&mut state.missing, (event.seq, event.seq));
             }
             opaque(state, event);
         }
@@ -62,7 +64,7 @@ pub fn evolve(state: &mut State, event: &Event) {
             };
             state.checkpoints.0.insert(event.seq, checkpoint.into());
         }
-        Body::CheckpointFailed(_) => {}
+        Body::CheckpointFailed(_) | Body::ContentErased(_) => {}
         Body::CheckpointRejected(b) => {
             let reason = Some(b.reason.clone());
             state
@@ -132,18 +134,6 @@ pub fn evolve(state: &mut State, event: &Event) {
                 run.usage = run.usage.plus(*u);
             }
         }
-    }
-}
-
-/// Ranges of unreadable positions that are told apart.
-const MISSING_MAX: usize = 64;
-
-/// Notes a position whose content cannot be read.
-fn miss(state: &mut State, seq: u64) {
-    let full = state.missing.len() >= MISSING_MAX;
-    match state.missing.last_mut() {
-        Some((_, last)) if full || *last + 1 == seq => *last = seq,
-        _ => state.missing.push((seq, seq)),
     }
 }
 

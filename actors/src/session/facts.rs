@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{Command, Verb};
+use super::aging::Aging;
+use super::command::{Command, Expiry, Verb};
 use super::decision::Reply;
 use super::payload::{ItemState, Outcome, ResumeFrom};
 use super::state::{Answer, State};
@@ -30,6 +31,8 @@ pub struct Needs {
     /// Checkpoints with a resume blob, by position, newest first: the blobs up to the first that
     /// is what was said of it.
     pub blobs: Vec<(u64, ResumeFrom)>,
+    /// The next contents to expire, seen from here.
+    pub aged: Option<Aging>,
 }
 
 impl Needs {
@@ -60,6 +63,23 @@ pub struct Facts {
     pub taken: Vec<Answer>,
     /// Resume blobs by position of their checkpoint: the bytes, or why they are not to be used.
     pub blobs: BTreeMap<u64, Result<Bytes, String>>,
+    /// The next contents to expire.
+    pub aged: Option<Aged>,
+}
+
+/// Contents that can go in one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aged {
+    /// [`Aging::through_seq`] and [`Aging::kept_seq`] that this was found with.
+    pub looked_at: (u64, u64),
+    /// Positions by range, inclusive and ascending: contents that are there and can go.
+    pub ranges: Vec<(u64, u64)>,
+    /// See [`Aging::through_seq`], once they are gone.
+    pub through_seq: u64,
+    /// See [`Aging::kept_seq`], once they are gone.
+    pub kept_seq: u64,
+    /// The last position that living sessions share.
+    pub shared_seq: u64,
 }
 
 /// A kept answer to an Idempotency-Key.
@@ -207,6 +227,7 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 _ => {}
             }
         }
+        Command::Expire(Expiry::Contents { .. }) => needs.aged = Some(state.aging),
         Command::Erase(_) | Command::Expire(_) => {}
     }
     needs

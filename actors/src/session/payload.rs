@@ -24,8 +24,8 @@ pub use run::{
     TriggerKind, WaitingOn,
 };
 pub use session::{
-    Budget, Pin, RetentionPolicy, SessionCreated, SessionLimitWarning, SessionStatus,
-    SessionUpdated, WorkspaceRef,
+    Budget, ContentErased, ErasedReason, Pin, RetentionPolicy, SessionCreated, SessionLimitWarning,
+    SessionStatus, SessionUpdated, WorkspaceRef,
 };
 pub use usage::Usage;
 
@@ -39,6 +39,7 @@ pub enum Body {
     SessionStatus(SessionStatus),
     SessionForked(Box<SessionForked>),
     SessionLimitWarning(SessionLimitWarning),
+    ContentErased(ContentErased),
     RunQueued(RunQueued),
     RunClaimed(RunClaimed),
     RunStarted(RunStarted),
@@ -78,6 +79,7 @@ impl Body {
             Self::SessionUpdated(b) => serde_json::to_vec(b),
             Self::SessionStatus(b) => serde_json::to_vec(b),
             Self::SessionLimitWarning(b) => serde_json::to_vec(b),
+            Self::ContentErased(b) => serde_json::to_vec(b),
             Self::RunQueued(b) => serde_json::to_vec(b),
             Self::RunClaimed(b) => serde_json::to_vec(b),
             Self::RunStarted(b) => serde_json::to_vec(b),
@@ -123,6 +125,7 @@ impl Body {
             EventType::SessionUpdated => read(json, Self::SessionUpdated),
             EventType::SessionStatus => read(json, Self::SessionStatus),
             EventType::SessionLimitWarning => read(json, Self::SessionLimitWarning),
+            EventType::ContentErased => read(json, Self::ContentErased),
             EventType::RunQueued => read(json, Self::RunQueued),
             EventType::RunClaimed => read(json, Self::RunClaimed),
             EventType::RunStarted => read(json, Self::RunStarted),

@@ -138,7 +138,7 @@ pub struct TimerRow {
     pub due_ms: i64,
     /// For whom.
     pub session: SessionId,
-    /// The event it belongs to: a park, or a checkpoint's creation.
+    /// The event it belongs to: a park, a checkpoint's creation, or what contents are old since.
     pub seq: u64,
     /// What is due.
     pub due: Due,
@@ -153,6 +153,8 @@ pub enum Due {
     Wait(u32),
     /// The checkpoint's time is over.
     Checkpoint,
+    /// Contents may be old enough to go.
+    Contents,
 }
 
 impl TimerRow {
@@ -167,6 +169,9 @@ impl TimerRow {
                 index,
             },
             Due::Checkpoint => Expiry::Checkpoint { seq: self.seq },
+            Due::Contents => Expiry::Contents {
+                since_seq: self.seq,
+            },
         }
     }
 }
@@ -413,8 +418,16 @@ fn timers(state: &State) -> BTreeSet<TimerRow> {
     let live = state.checkpoints.0.values().filter(|c| c.holds_bytes());
     let next = live.min_by_key(|c| (c.created.expires_at_ms, c.seq));
     let next = next.map(|c| timer(c.created.expires_at_ms, c.seq, Due::Checkpoint));
+    // Activity since does not move it: it looks when it is due, and waits on.
+    let aging = state.aging;
+    let ttl_ms = state.content_ttl_ms().filter(|_| aging.waits());
+    let contents = ttl_ms.map(|ttl_ms| {
+        let due_ms = aging.since_ms.saturating_add(ttl_ms);
+        timer(due_ms, aging.since_seq, Due::Contents)
+    });
+    let next = next.into_iter().chain(contents);
     let Some(run) = &state.run else {
-        return next.into_iter().collect();
+        return next.collect();
     };
     let hold =
         (run.phase == Phase::Waiting).then(|| timer(run.hold_until_ms, run.parked_seq, Due::Hold));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bincode::{Decode, Encode};
 
+use super::aging::Aging;
 use super::checkpoints::Checkpoints;
 use super::operation::{Attached, Operation};
 use super::payload::{
@@ -57,6 +58,8 @@ pub struct State {
     /// Ranges of positions, inclusive and ascending, whose content cannot be read any more. The
     /// last one swallows what is between when there would be too many.
     pub missing: Vec<(u64, u64)>,
+    /// How old its contents are.
+    pub aging: Aging,
     /// Its checkpoints.
     pub checkpoints: Checkpoints,
     /// What is not folded from the log, and gone with the process.
@@ -319,6 +322,7 @@ impl State {
             inherited_usage: Usage::default(),
             turns: 0,
             missing: Vec::new(),
+            aging: Aging::default(),
             checkpoints: Checkpoints::default(),
             now: Now::default(),
             warned_percent: 0,
@@ -329,6 +333,14 @@ impl State {
     pub fn keeps_nothing(&self) -> bool {
         let about = self.about.as_ref();
         about.is_some_and(|a| a.retention.zero_data_retention)
+    }
+
+    /// How long contents stay after the last activity, milliseconds; `None` = for good (or
+    /// there are none).
+    pub fn content_ttl_ms(&self) -> Option<i64> {
+        let about = self.about.as_ref().filter(|_| !self.keeps_nothing());
+        let ttl_s = about.and_then(|a| a.retention.content_ttl_s)?;
+        Some(i64::try_from(ttl_s.saturating_mul(1_000)).unwrap_or(i64::MAX))
     }
 
     /// How many messages wait for a run.

@@ -200,20 +200,29 @@ impl Durable {
             .post(row.session, Command::Expire(row.expiry()), Intake::Internal);
         let told = async move {
             match told {
-                Ok(answer) => answer
-                    .await
-                    .unwrap_or_else(|_| Err(crate::reader::lost()))
-                    .err(),
-                Err(refusal) => Some(refusal),
+                Ok(answer) => answer.await.unwrap_or_else(|_| Err(crate::reader::lost())),
+                Err(refusal) => Err(refusal),
             }
         };
-        ctx.spawn(told.into_actor(self).map(move |refusal, this, ctx| {
+        ctx.spawn(told.into_actor(self).map(move |told, this, ctx| {
             this.firing -= 1;
-            if let Some(refusal) = refusal
-                && refusal.code.info().kind != crate::code::Kind::Refused
-            {
-                let at = this.inner.timer.now().saturating_add(RETRY);
-                this.wheel.retry(row, at);
+            match told {
+                Ok(outcome) => {
+                    if let Some(again_ms) = outcome.again_ms {
+                        // The row stays as it is: after a restart it asks at once.
+                        let later = TimerRow {
+                            due_ms: again_ms,
+                            ..row
+                        };
+                        let at = due_in(later, this.now());
+                        this.wheel.retry(row, at);
+                    }
+                }
+                Err(refusal) if refusal.code.info().kind != crate::code::Kind::Refused => {
+                    let at = this.inner.timer.now().saturating_add(RETRY);
+                    this.wheel.retry(row, at);
+                }
+                Err(_) => {}
             }
             if this.inner.is_running() {
                 this.turn(ctx);

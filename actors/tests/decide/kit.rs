@@ -54,6 +54,8 @@ pub(crate) struct Boxed {
     pub(crate) runner: RunnerId,
     /// How long checkpoints live, by the policy of the workspace.
     pub(crate) ttl_s: Option<u64>,
+    /// What becomes of contents.
+    pub(crate) kept: crate::contents::Kept,
     /// The rows that follow from the state, kept by applying changes.
     pub(crate) rows: BTreeMap<Bytes, Bytes>,
 }
@@ -106,6 +108,7 @@ impl Boxed {
             by: Bearer::Trusted,
             runner: RUNNER,
             ttl_s: None,
+            kept: Default::default(),
             rows: BTreeMap::new(),
         }
     }
@@ -145,6 +148,7 @@ impl Boxed {
             retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
                 zero_data_retention: false,
+                content_ttl_s: self.kept.ttl_s,
             },
             events: Vec::new(),
         })))
@@ -246,6 +250,7 @@ impl Boxed {
         let decision = decide(&self.state, &facts, &command, &env)?;
         self.check(&decision);
         self.fold(&decision);
+        self.kept.again_ms = decision.again_ms;
         Ok(decision.reply)
     }
 
@@ -285,6 +290,7 @@ impl Boxed {
                 .taken_by
                 .and_then(|q| self.taken.get(&q).cloned())
                 .unwrap_or_default(),
+            aged: n.aged.map(|aging| self.aged(&aging)),
         }
     }
 
@@ -355,6 +361,7 @@ impl Boxed {
             _ => Projection::of(&self.state),
         };
         decision.events.iter().for_each(|new| self.note(new));
+        self.let_go(&decision.expire);
         self.apply(&before, decision);
         for row in &decision.rows {
             match row.clone() {

@@ -36,6 +36,7 @@ impl Boxed {
         change: impl FnOnce(&mut Fork),
     ) -> Result<(Self, Reply), Rejection> {
         let mut fork = Fork {
+            expired: None,
             request: request(None),
             source: Box::new(self.at(seq)),
             root: self.state.forked.as_ref().map_or(self.state.id, |f| f.root),

@@ -102,6 +102,7 @@ pub(crate) fn body(kind: EventType) -> Body {
             retention: RetentionPolicy {
                 checkpoint_ttl_s: Some(3_600),
                 zero_data_retention: true,
+                content_ttl_s: Some(7_200),
             },
         })),
         EventType::SessionForked => Body::SessionForked(Box::new(SessionForked {
@@ -153,6 +154,12 @@ pub(crate) fn body(kind: EventType) -> Body {
             events: 50,
             events_max: 100,
             percent: 50,
+        }),
+        EventType::ContentErased => Body::ContentErased(ContentErased {
+            reason: ErasedReason::Retention,
+            through_seq: 12,
+            kept_seq: 3,
+            ranges: vec![(4, 6), (9, 12)],
         }),
         EventType::RunQueued => Body::RunQueued(RunQueued {
             trigger: trigger(),

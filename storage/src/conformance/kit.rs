@@ -43,6 +43,7 @@ pub(super) fn write(stream: StreamId, expect: Expect, records: Vec<NewRecord>) -
         history: Vec::new(),
         state: None,
         erase: false,
+        expire: Vec::new(),
     };
     Write {
         stream: Some(stream),

@@ -23,7 +23,7 @@ pub(super) const CLAUSES: &[Clause] = &[
         run: purge_keeps_shared,
     },
     Clause {
-        name: "a purge can be repeated, and needs an erased stream",
+        name: "a purge can be repeated, and takes nothing from a living stream",
         run: purge_repeats,
     },
     Clause {
@@ -154,7 +154,7 @@ fn purge_keeps_shared(engine: &dyn Engine) {
 fn purge_repeats(engine: &dyn Engine) {
     let log = engine.open();
     let end = append(&log, begin(id(1), 2)).unwrap();
-    assert!(matches!(log.purge(id(1)), Err(ReadError::Engine(_))));
+    log.purge(id(1)).unwrap();
     assert_whole(&log, id(1), 2);
     append(&log, erase(id(1), end)).unwrap();
     log.purge(id(1)).unwrap();

@@ -34,6 +34,7 @@ fn write(n: u8, expect: Expect, count: usize) -> Write {
         history: Vec::new(),
         state: None,
         erase: false,
+        expire: Vec::new(),
     };
     Write {
         stream: Some(stream),

@@ -5,7 +5,8 @@ use super::StreamId;
 /// Why a write was not taken. Only `Unknown` leaves it open whether the bytes are there.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum AppendError {
-    /// The stream's end is not what was expected; nothing was written.
+    /// The stream's end, or what it shares with others, is not what was expected; nothing was
+    /// written.
     #[error("the stream ends at {actual}, not where the write expected it")]
     Conflict {
         /// The real last position (0 = no such stream).

@@ -1,5 +1,5 @@
-//! Physically removing what an erased stream held: from the tables, from the files, and from the
-//! write-ahead log.
+//! Physically removing what an erased stream held, or contents that have expired: from the tables,
+//! from the files, and from the write-ahead log.
 
 use std::sync::PoisonError;
 
@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::tables::{DbTables, engine_error, family};
 
 impl Shared {
-    /// Removes what only `stream`, which is erased, held.
+    /// Removes what only `stream` held, if it is erased, and what was overwritten of it.
     pub(crate) fn purge(&self, stream: StreamId) -> Result<(), ReadError> {
         let _one_at_a_time = self.purging.lock().unwrap_or_else(PoisonError::into_inner);
         let row = loop {

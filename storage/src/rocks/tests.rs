@@ -88,6 +88,7 @@ fn write(stream: StreamId, expect: Expect, contents: &[&str]) -> Write {
         history: Vec::new(),
         state: None,
         erase: false,
+        expire: Vec::new(),
     };
     Write {
         stream: Some(stream),

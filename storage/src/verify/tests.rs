@@ -42,6 +42,7 @@ fn write(n: u8, expect: Expect, after: u64, count: u64) -> Write {
         }],
         state: Some(value.clone()),
         erase: false,
+        expire: Vec::new(),
     };
     let rows = vec![RowChange::Put(
         format!("row of {n} at {after}").into(),

@@ -8,7 +8,6 @@ use longhaul_actors::rows;
 use longhaul_storage::{Log, Options, Order, PageLimit, RocksLog, read};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::kit::*;
 use crate::support::{Server, call, id, spec};

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::clones::{Elsewhere, elsewhere};
 use super::kit::*;

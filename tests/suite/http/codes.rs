@@ -229,11 +229,6 @@ async fn requests(seen: &mut Seen) {
         site.post("/v1/workspaces", bad).await,
         "workspace.policy_invalid",
     );
-    let later = policy(json!({ "content_ttl_s": 60 }));
-    seen.take(
-        site.post("/v1/workspaces", later).await,
-        "workspace.policy_unsupported",
-    );
     let nothing = site
         .get(&format!("/v1/deployments/{}", absent("dep_")))
         .await;

@@ -150,6 +150,7 @@ fn another_writer_is_met_at_the_commit() {
                 history: Vec::new(),
                 state: None,
                 erase: false,
+                expire: Vec::new(),
             }),
             ..Write::default()
         };

@@ -20,7 +20,7 @@ use crate::ids::{ClaimToken, DeploymentId, HarnessRevision, RunnerId, SandboxRev
 use crate::session::command::{Bearer, Command, Create, Request, Submit};
 use crate::session::event::{Author, NewEvent};
 use crate::session::input::{Origin, parse_attempt, parse_one};
-use crate::session::payload::{Pin, WorkspaceRef};
+use crate::session::payload::{Pin, RetentionPolicy, WorkspaceRef};
 
 /// How long a test waits for something that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -208,6 +208,15 @@ impl Boxed {
     }
 
     pub(super) async fn create_as(&self, id: SessionId, m: &[&str]) -> Result<Value, Rejection> {
+        self.create_with(id, m, Default::default()).await
+    }
+
+    pub(super) async fn create_with(
+        &self,
+        id: SessionId,
+        m: &[&str],
+        retention: RetentionPolicy,
+    ) -> Result<Value, Rejection> {
         let events = m
             .iter()
             .map(|t| input("user.message", json!({"text": t})))
@@ -218,7 +227,7 @@ impl Boxed {
             pin: pin(),
             metadata: serde_json::Map::new(),
             budget: None,
-            retention: Default::default(),
+            retention,
             events,
         };
         self.ask(id, Command::Create(Box::new(create))).await

@@ -46,6 +46,7 @@ struct Drafted {
     /// Whether a cached fold is due whatever the count.
     settled: bool,
     erase: bool,
+    expire: Vec<(u64, u64)>,
     /// The fence of a fork: this write begins one.
     fork: Option<Expect>,
 }
@@ -195,6 +196,12 @@ impl SessionActor {
                 at: base.last_seq,
             });
             self.working = base;
+            // Contents of the shared past must not have expired meanwhile.
+            let as_read = match &fork.expired {
+                Some(row) => Condition::Unchanged(row.clone()),
+                None => Condition::Absent,
+            };
+            d.conditions.push((rows::expired(fork.source.id), as_read));
         }
         let env = self.inner.door.env(&self.inner.config.limits);
         let alone = !d.writes();
@@ -242,7 +249,9 @@ impl SessionActor {
     /// Folds one decision into the working state and the write.
     fn fold(&mut self, decision: Decision, d: &mut Drafted) -> Decided {
         for new in decision.events {
+            let waited = self.working.aging.waits();
             evolve(&mut self.working, &new.event);
+            d.moved |= waited != self.working.aging.waits();
             let made = history_rows(&self.working, &new);
             if !made.is_empty() {
                 d.overlay.get_or_insert_default().note_history(&new, &made);
@@ -286,10 +295,15 @@ impl SessionActor {
             self.numbers = self.working.claim().map(|c| (c.token, 0));
         }
         d.erase |= decision.erase;
+        if !decision.expire.is_empty() {
+            d.expire.extend(decision.expire);
+            self.expired_rows(&mut d.rows);
+        }
         Decided {
             reply: decision.reply,
             granted: decision.granted.map(Box::new),
             begun: decision.begun,
+            again_ms: decision.again_ms,
             refused: decision.refused,
         }
     }
@@ -299,6 +313,8 @@ impl SessionActor {
         let id = self.slot.id;
         let mut projection = None;
         if d.erase {
+            // It all goes.
+            d.expire.clear();
             self.erase_rows(&mut d.rows);
             projection = Some(Projection::default());
         } else if d.moved {
@@ -309,6 +325,7 @@ impl SessionActor {
         let since = self.working.last_seq.saturating_sub(self.snapshot_seq);
         let snapshot = !d.erase && (d.settled || since >= SNAPSHOT_EVENTS);
         let forked = d.fork.is_some();
+        let expired = !d.expire.is_empty();
         let expect = match d.fork.take() {
             Some(fork) => fork,
             None if self.committed.last_seq == 0 => Expect::New,
@@ -325,6 +342,7 @@ impl SessionActor {
                 history: d.history,
                 state: snapshot.then(|| codec::encode(&self.working)),
                 erase: d.erase,
+                expire: d.expire,
             }),
             conditions: d.conditions,
             rows: d.rows,
@@ -355,11 +373,22 @@ impl SessionActor {
             projection,
             snapshot,
             erased: d.erase,
+            expired,
             claims,
             forked: forked.then(|| Box::new(self.working.clone())),
             started,
         };
         ctx.spawn(FlightFuture::new(pending, flight, &self.inner, id));
+    }
+
+    /// What is missing by now, and the word that bytes remain.
+    fn expired_rows(&self, out: &mut Vec<RowChange>) {
+        let id = self.slot.id;
+        let missing = codec::encode(&self.working.missing);
+        out.push(RowChange::Put(rows::expired(id), missing));
+        // Each such word is another one: a purge that is under way does not take this one away.
+        let step = (self.inner.door.clock.wall_ms(), self.working.last_seq);
+        out.push(RowChange::Put(rows::purge(id), codec::encode(&step)));
     }
 
     /// Everything that is keyed by this session goes, but for the word that bytes remain.

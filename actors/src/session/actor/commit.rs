@@ -45,6 +45,7 @@ pub(super) struct Decided {
     pub(super) reply: Reply,
     pub(super) granted: Option<Box<Granted>>,
     pub(super) begun: Option<Box<Begun>>,
+    pub(super) again_ms: Option<i64>,
     pub(super) refused: Option<Rejection>,
 }
 
@@ -61,6 +62,8 @@ pub(super) struct Flight {
     pub(super) projection: Option<Projection>,
     pub(super) snapshot: bool,
     pub(super) erased: bool,
+    /// Whether contents went.
+    pub(super) expired: bool,
     pub(super) claims: bool,
     /// The state after the first write of a fork.
     pub(super) forked: Option<Box<State>>,
@@ -208,6 +211,9 @@ impl SessionActor {
             self.erased(ctx);
             return;
         }
+        if flight.expired {
+            self.purge_soon();
+        }
         if moved {
             self.follow_projection(ctx);
         }
@@ -281,6 +287,7 @@ fn answer(
         reply,
         granted,
         begun,
+        again_ms,
         refused,
     } = decided;
     if let Some(refusal) = refused {
@@ -297,6 +304,7 @@ fn answer(
         body: Bytes::from(body),
         granted,
         begun,
+        again_ms,
         inputs,
     };
     let answers = match inputs {

@@ -152,6 +152,13 @@ impl SessionActor {
         }
     }
 
+    /// Bytes are to be removed. Should the word get lost, its row is found by the next sweep.
+    pub(super) fn purge_soon(&self) {
+        if let Some(parts) = self.inner.parts() {
+            let _ = parts.sweeper.try_send(PurgeSoon);
+        }
+    }
+
     /// The session is gone for good: hints, and out of memory.
     pub(super) fn erased(&mut self, ctx: &mut Context<Self>) {
         let effects = self.projection.effects(&Projection::default());
@@ -159,10 +166,7 @@ impl SessionActor {
         for effect in effects {
             self.perform(effect, ctx);
         }
-        if let Some(parts) = self.inner.parts() {
-            // Should it get lost, the purge row is found by the next sweep.
-            let _ = parts.sweeper.try_send(PurgeSoon);
-        }
+        self.purge_soon();
         self.leave(&Code::SessionErased.into(), ctx);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use longhaul_storage::{Condition, HistoryRow, Order, PageLimit, ReadError, StreamId, View};
 
+use super::aged;
 use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
@@ -85,6 +86,9 @@ pub(super) fn load(
         if good {
             break;
         }
+    }
+    if let Some(aging) = &needs.aged {
+        facts.aged = Some(aged::look(view, at.stream, aging)?);
     }
     Ok(facts)
 }

@@ -135,19 +135,25 @@ fn resume(
 
 /// The first input of the run whose content is gone for good, if any is.
 fn lost_input(base: &State, facts: &Facts) -> Option<u64> {
-    if !base.keeps_nothing() {
+    let never_kept = base.keeps_nothing();
+    if !never_kept && base.aging.through_seq == 0 {
         return None;
     }
     let inputs = facts.taken.iter().copied().chain(untaken(base, facts));
     let from = base.now.contents_from;
-    inputs.map(|a| a.seq).filter(|seq| *seq < from).min()
+    let gone = |seq: &u64| (never_kept && *seq < from) || base.aging.has_expired(*seq);
+    inputs.map(|a| a.seq).filter(gone).min()
 }
 
 /// A run that cannot read its own input fails; the conversation goes on without it.
 fn lost(mut draft: Draft<'_>, facts: &Facts, seq: u64) -> Result<Decision, Rejection> {
+    let why = match draft.base().keeps_nothing() {
+        true => "was never written, and is gone with the process",
+        false => "has expired",
+    };
     let error = RunError {
         code: Code::HistoryUnavailable.text().to_owned(),
-        message: format!("the input at {seq} was never written, and is gone with the process"),
+        message: format!("the input at {seq} {why}"),
     };
     let end = turn::End {
         error: Some(error),

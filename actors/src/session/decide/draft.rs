@@ -218,6 +218,8 @@ impl<'a> Draft<'a> {
             begun: None,
             refused: None,
             erase: false,
+            expire: Vec::new(),
+            again_ms: None,
         }
     }
 

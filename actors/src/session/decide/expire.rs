@@ -1,20 +1,24 @@
 //! A time has come. Each expiry names what it is about, so that a late one changes nothing.
 
 use super::draft::{Draft, Emit};
-use super::{checkpoint, turn};
+use super::{checkpoint, contents, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::TokenDigest;
 use crate::session::command::Expiry;
 use crate::session::decision::{Decision, Reply};
 use crate::session::event::{Author, EventType};
-use crate::session::facts::LostReason;
+use crate::session::facts::{Facts, LostReason};
 use crate::session::payload::{
     Body, ItemClosed, ItemState, Outcome, RequeueReason, RunError, WaitingOn,
 };
 use crate::session::state::{LiveRun, Phase};
 
 /// Decides one expiry; one that is out of date is answered and writes nothing.
-pub(super) fn expire(mut draft: Draft<'_>, expiry: Expiry) -> Result<Decision, Rejection> {
+pub(super) fn expire(
+    mut draft: Draft<'_>,
+    facts: &Facts,
+    expiry: Expiry,
+) -> Result<Decision, Rejection> {
     match expiry {
         Expiry::Lease(token) => lease(&mut draft, token)?,
         Expiry::Startup(token) => {
@@ -32,6 +36,7 @@ pub(super) fn expire(mut draft: Draft<'_>, expiry: Expiry) -> Result<Decision, R
         Expiry::Wait { parked_seq, index } => wait(&mut draft, parked_seq, index)?,
         // The timer counts elapsed time: a wall clock that went back delays nothing.
         Expiry::Checkpoint { seq } => checkpoint::expire(&mut draft, Some(seq)),
+        Expiry::Contents { since_seq } => return Ok(contents::expire(draft, facts, since_seq)),
     }
     Ok(draft.done(Reply::ok()))
 }

@@ -50,6 +50,10 @@ pub struct RetentionPolicy {
     /// Whether no content is ever written: it lives in memory, for the run that needs it.
     #[serde(default)]
     pub zero_data_retention: bool,
+    /// How long contents of people's and agents' events stay after the last activity of their
+    /// session, seconds; `None` = for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_ttl_s: Option<u64>,
 }
 
 impl RetentionPolicy {
@@ -129,6 +133,37 @@ pub struct SessionStatus {
     pub from: Status,
     pub to: Status,
     pub reason: String,
+}
+
+/// Why contents are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErasedReason {
+    /// Their workspace keeps them so long and no longer.
+    Retention,
+}
+
+/// `content.erased`: contents have gone; positions, headers and everything derived stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentErased {
+    /// Why.
+    pub reason: ErasedReason,
+    /// No content of people's or agents' events is left from behind `kept_seq` up to here.
+    pub through_seq: u64,
+    /// Up to here they are left, because other living sessions share them (0 = nowhere).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept_seq: u64,
+    /// The positions that lost their content, by range, inclusive and ascending. There are few:
+    /// the last one swallows what is between when there would be too many.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "that is what serde gives"
+)]
+fn is_zero(seq: &u64) -> bool {
+    *seq == 0
 }
 
 /// `session.limit_warning`.

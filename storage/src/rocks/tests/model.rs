@@ -26,6 +26,8 @@ enum Kind {
     Append,
     Fork(u8, u64),
     Erase,
+    /// Contents from a position on, one of three.
+    Expire(u64),
     RowsOnly,
 }
 
@@ -34,6 +36,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         8 => Just(Kind::Append),
         2 => (0..STREAMS * 3, 1u64..6).prop_map(|(from, at)| Kind::Fork(from, at)),
         1 => Just(Kind::Erase),
+        2 => (1u64..6).prop_map(Kind::Expire),
         3 => Just(Kind::RowsOnly),
     ];
     let rows = prop::collection::vec((0..KEYS, 0u8..4), 0..3);
@@ -120,6 +123,12 @@ fn to_write(step: &Step, model: &MemoryLog, n: usize) -> Write {
     };
     let stream = write.stream.as_mut().unwrap();
     stream.erase = matches!(step.kind, Kind::Erase);
+    if let (Kind::Expire(from), Expect::Last { seq, .. }) = (step.kind, &stream.expect)
+        && from <= *seq
+    {
+        let ranges = (from..=*seq).step_by(3);
+        stream.expire = ranges.map(|at| (at, (at + 1).min(*seq))).collect();
+    }
     stream.state = Some(format!("{n}").into());
     if step.records > 0 {
         let value = Bytes::from(format!("{n}"));
@@ -149,6 +158,7 @@ fn seen(log: &dyn Log) -> Vec<String> {
         for n in 0..STREAMS * 3 {
             let stream = id(n);
             seen.push(format!("{:?}", v.head(stream)));
+            seen.push(format!("{:?}", v.shared_through(stream)));
             seen.push(format!(
                 "{:?}",
                 v.records(stream, 0, u64::MAX, Order::Asc, all)

@@ -154,3 +154,44 @@ fn a_purge_waits_for_views_that_still_see_the_stream() {
         assert_eq!(count(folder.path(), &secret(1)), 0);
     });
 }
+
+#[test]
+fn the_bytes_of_expired_contents_leave_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(folder.path());
+    let secrets = [secret(1), secret(2), secret(3)];
+    let all: Vec<&str> = secrets.iter().map(String::as_str).collect();
+    append(&log, write(id(1), Expect::New, &all)).unwrap();
+    append(&log, write(id(2), Expect::New, &[&secret(4)])).unwrap();
+    // Some of it in table files, some in the write-ahead log only.
+    log.flush();
+    let last = records(&log, id(1)).pop().unwrap();
+    let end = Appended {
+        last_seq: 3,
+        last_hash: last.hash,
+    };
+    let end = append(&log, write(id(1), at(end), &[&secret(5)])).unwrap();
+    let mut expire = write(id(1), at(end), &["still here"]);
+    expire.stream.as_mut().unwrap().expire = vec![(1, 2), (4, 4)];
+    append(&log, expire).unwrap();
+    log.purge(id(1)).unwrap();
+    for (n, there) in [(1, false), (2, false), (3, true), (4, true), (5, false)] {
+        let found = count(folder.path(), &secret(n));
+        assert_eq!(found > 0, there, "secret {n}: {found}");
+    }
+    assert_eq!(
+        contents(&log, id(1)),
+        ["", "", &secret(3), "", "still here"]
+    );
+    log.close();
+    assert!(
+        crate::verify::verify(folder.path(), &mut |_, _| Ok(()))
+            .unwrap()
+            .is_clean()
+    );
+    let log = open(folder.path());
+    for n in [1, 2, 5] {
+        assert_eq!(count(folder.path(), &secret(n)), 0);
+    }
+    assert_eq!(contents(&log, id(1)).len(), 5);
+}
