@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use longhaul_actors::env::ManualWorld;
 use serde_json::{Value, json};
 
 use super::Seen;
@@ -89,10 +90,26 @@ async fn at_once_and_for_long(seen: &mut Seen) {
         world.advance_ms(301_000);
         busy
     };
-    let (long, busy) = tokio::join!(long, meanwhile);
-    seen.take(busy, "runtime.session_busy");
-    seen.take(long, "runtime.operation_timeout");
-    site.close().await;
+    let work = async {
+        let (long, busy) = tokio::join!(long, meanwhile);
+        seen.take(busy, "runtime.session_busy");
+        seen.take(long, "runtime.operation_timeout");
+    };
+    // The end of the command is waited for by the same clock.
+    ticking(&world, work).await;
+    ticking(&world, site.close()).await;
+}
+
+/// Moves the clock on, a little at a time, until the work is done.
+async fn ticking(world: &ManualWorld, work: impl Future<Output = ()>) {
+    let mut every = tokio::time::interval(Duration::from_millis(10));
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            () = &mut work => return,
+            _ = every.tick() => world.advance_ms(10),
+        }
+    }
 }
 
 fn has_started(sandboxes: &Path) -> bool {
