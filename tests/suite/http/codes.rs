@@ -68,6 +68,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "checkpoints/clones.rs: needs a runner that copies",
     ),
     (
+        "checkpoint.blob_too_large",
+        "a call under a claim: tests of the engine",
+    ),
+    (
         "clone.not_found",
         "checkpoints/clones.rs: needs a runner that copies",
     ),

@@ -61,6 +61,7 @@ pub(super) async fn provoke(seen: &mut Seen) {
     let delete = json!({ "checkpoint_id": one["checkpoint_id"] });
     let path = "/api/v1/runtimes/checkpoint/delete-snapshot";
     seen.take(site.post(path, delete).await, "snapshot.shared");
+    nothing_kept(&site, seen).await;
     // There is no place for sandboxes any more.
     let other = session(&site).await;
     let sandboxes = folder.path().join("sandboxes");
@@ -70,6 +71,24 @@ pub(super) async fn provoke(seen: &mut Seen) {
     seen.take(told, "sandbox.failed");
     site.close().await;
     at_once_and_for_long(seen).await;
+}
+
+/// A workspace that keeps nothing has no checkpoints.
+async fn nothing_kept(site: &Site, seen: &mut Seen) {
+    let new = json!({ "name": "z", "policy": { "zero_data_retention": true } });
+    let workspace = id(&site.post("/v1/workspaces", new).await.must(201));
+    let here = [("longhaul-workspace", workspace.as_str())];
+    let mut described = external();
+    described["release"]["harness"] = json!({ "kind": "script", "steps": [{ "say": "x" }] });
+    described["sandbox"]["provider"] = json!("dir");
+    let dep = site.post_with("/v1/deployments", described, &here).await;
+    let body = json!({ "agent_deployment": id(&dep.must(201)) });
+    let session = site.post_with("/v1/sessions", body, &here).await;
+    let of = json!({ "runtime_id": id(&session.must(201)) });
+    let told = site
+        .post_with("/api/v1/runtimes/checkpoint", of, &here)
+        .await;
+    seen.take(told, "runtime.zero_data_retention");
 }
 
 /// An operation that is under way, until its time is over.
