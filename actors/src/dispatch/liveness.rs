@@ -24,6 +24,13 @@ impl Seen {
             .fetch_max(millis(mono).saturating_add(1), Ordering::Relaxed);
     }
 
+    /// When it last called.
+    #[cfg(test)]
+    pub(crate) fn last(&self) -> Duration {
+        let last = self.last.load(Ordering::Relaxed);
+        Duration::from_millis(last.saturating_sub(1))
+    }
+
     /// It has one more poll open, until the guard goes.
     pub(crate) fn poll(self: &Arc<Self>) -> OpenPoll {
         self.polls.fetch_add(1, Ordering::Relaxed);

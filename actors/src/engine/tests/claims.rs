@@ -323,8 +323,11 @@ fn a_long_poll_for_inputs_ends_with_the_input_and_keeps_the_lease() {
         eventually(|| b.engine.inner.feed.channel(id).is_some()).await;
         for _ in 0..8 {
             b.world.advance_ms(10_000);
+            // The open poll is a sign of life, given again after each beat.
+            let inner = &b.engine.inner;
+            let now = inner.timer.now();
+            eventually(|| inner.liveness.of(RUNNER).last() >= now).await;
             assert_eq!(b.show(id).await["status"], "running");
-            tokio::task::yield_now().await;
         }
         assert!(!poll.is_finished());
         b.say(id, "more").await.expect("say");
