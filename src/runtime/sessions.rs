@@ -169,9 +169,12 @@ impl Runtime {
     /// Those of the command.
     #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn complete(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine()
+        let done = self
+            .engine()
             .command(session, Command::Complete(asked.request()))
-            .await
+            .await?;
+        self.let_go(session).await;
+        Ok(done)
     }
 
     /// Ends a session and whatever runs in it.
@@ -180,9 +183,12 @@ impl Runtime {
     /// Those of the command.
     #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn cancel(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine()
+        let done = self
+            .engine()
             .command(session, Command::Cancel(asked.request()))
-            .await
+            .await?;
+        self.let_go(session).await;
+        Ok(done)
     }
 
     /// Removes a session but for its tombstone.
@@ -191,9 +197,12 @@ impl Runtime {
     /// Those of the command.
     #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
     pub async fn erase(&self, asked: Asked, session: SessionId) -> Result<Answer, Rejection> {
-        self.engine()
+        let done = self
+            .engine()
             .command(session, Command::Erase(asked.request()))
-            .await
+            .await?;
+        self.let_go(session).await;
+        Ok(done)
     }
 }
 

@@ -67,30 +67,53 @@ impl Runtime {
                 let Ok(session) = SessionId::parse(&id) else {
                     continue;
                 };
-                if let Err(why) = self.rest(&control, session).await {
+                if let Err(why) = self.rest(session).await {
                     tracing::warn!(%session, %why, "an idle sandbox stays attached");
                 }
             }
         }
     }
 
-    async fn rest(&self, control: &Control, session: SessionId) -> Result<(), Rejection> {
-        let workspace = self.engine().workspace_of(session).await?;
-        let asked = Asked::internal(workspace);
-        match self.work(asked, session).await {
-            Ok(work) => {
-                let named = Named {
-                    name: Some("idle".to_owned()),
-                    ..Named::default()
-                };
-                work.keep(OperationKind::Rest, named).await.map(drop)
+    async fn rest(&self, session: SessionId) -> Result<(), Rejection> {
+        let rested = self.keep_idle(session).await;
+        let over = |why: &Rejection| {
+            matches!(
+                why.code,
+                Code::SessionErased | Code::SessionNotFound | Code::SessionTerminal
+            ) || why.code == Code::UnsupportedBackend
+        };
+        match rested {
+            // Never to be used again.
+            Err(why) if over(&why) => {
+                self.let_go(session).await;
+                Ok(())
             }
-            // Gone, or never to be used again.
-            Err(why) => {
-                if let Some(sandbox) = control.attached.take(&session.to_string()) {
-                    sandbox.release().await;
-                }
-                Err(why)
+            other => other,
+        }
+    }
+
+    async fn keep_idle(&self, session: SessionId) -> Result<(), Rejection> {
+        let workspace = self.engine().workspace_of(session).await?;
+        let work = self.work(Asked::internal(workspace), session).await?;
+        let named = Named {
+            name: Some("idle".to_owned()),
+            ..Named::default()
+        };
+        work.keep(OperationKind::Rest, named).await.map(drop)
+    }
+
+    /// The session has ended: whatever an operation left of its disk goes.
+    pub(crate) async fn let_go(&self, session: SessionId) {
+        let Some(control) = self.control() else {
+            return;
+        };
+        if let Some(sandbox) = control.attached.take(&session.to_string()) {
+            // On the runner's threads: whoever asked may have none of tokio's.
+            let released = control
+                .threads
+                .spawn(async move { sandbox.release().await });
+            if let Err(error) = released.await {
+                tracing::warn!(%session, %error, "a sandbox was not removed");
             }
         }
     }

@@ -55,9 +55,17 @@ impl Work {
             receipt: None,
             ..request
         };
-        engine
-            .begin_operation(self.session, request, kind, OPERATION_S_MAX + END_S)
-            .await
+        let begun = engine.begin_operation(self.session, request, kind, OPERATION_S_MAX + END_S);
+        let (id, begun) = begun.await?;
+        if let ResumePlan::Checkpoint { snapshot, .. } = &begun.plan
+            && snapshot.runner_id.is_some_and(|r| r != self.control.runner)
+        {
+            // Healthy, but out of reach: nothing is written about it, and no other disk is made.
+            let detail = "another runner alone has the session's disk";
+            let why = Rejection::new(Code::NoEligibleRunner, detail);
+            return Err(self.give_up(id, &begun, why).await);
+        }
+        Ok((id, begun))
     }
 
     pub(super) async fn end(
@@ -67,7 +75,11 @@ impl Work {
     ) -> Result<Answer, Rejection> {
         let request = self.asked.clone().request();
         let engine = self.runtime.engine();
-        engine.end_operation(self.session, request, id, done).await
+        let ended = engine.end_operation(self.session, request, id, done).await;
+        if ended.as_ref().is_err_and(|e| e.code == Code::SessionErased) {
+            self.runtime.let_go(self.session).await;
+        }
+        ended
     }
 
     /// The sandbox: the attached one, or one made from the plan.
@@ -76,17 +88,18 @@ impl Work {
         if let Some(sandbox) = self.control.attached.find(&id) {
             return Ok(sandbox);
         }
+        if begun.plan == ResumePlan::Attached {
+            // Lost with its actor: the next operation makes one from the newest snapshot.
+            let detail = "the attached sandbox is gone";
+            return Err(Rejection::new(Code::SandboxFailed, detail));
+        }
         let request = SandboxRequest {
             session_id: id.clone(),
             run_id: String::new(),
             attempt: 0,
             workspace: Some(self.asked.caller.workspace.to_string()),
             profile: self.profile.clone(),
-            resume: match begun.plan {
-                // It was lost with its actor: the newest snapshot is what is left.
-                ResumePlan::Attached => Value::Null,
-                ref plan => json!(plan),
-            },
+            resume: json!(begun.plan),
         };
         let made: Arc<dyn Sandbox> = Arc::from(self.control.provider.create(request).await?);
         Ok(made)

@@ -91,3 +91,47 @@ async fn what_no_session_goes_on_with_is_removed() {
     restart(&mut server, Signal::KILL).await;
     assert!(sandboxes(&server.data).is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_kept_after_a_restart_is_the_disk_and_not_an_empty_one() {
+    let mut server = Server::start(QUICK).await;
+    let steps = script(json!([{ "exec": "true" }]));
+    let deployment = server.deployment(steps).await;
+    for (signal, verb) in [(Signal::KILL, "pause"), (Signal::TERM, "checkpoint")] {
+        let session = server.session(&deployment).await;
+        exec(&server, &session, "echo one > f").await;
+        restart(&mut server, signal).await;
+        let path = format!("/api/v1/runtimes/{verb}");
+        let of = json!({ "runtime_id": session });
+        let kept = server.post(&path, of.clone()).await;
+        if verb == "pause" {
+            server.post("/api/v1/runtimes/resume", of).await;
+        }
+        let checkout = json!({ "checkpoint_id": kept["checkpoint_id"] });
+        let child = server.post("/api/v1/runtimes/checkout", checkout).await;
+        let child = child["runtime"]["runtime_id"].as_str().unwrap().to_owned();
+        for id in [&session, &child] {
+            let read = json!({ "runtime_id": id, "path": "f" });
+            let read = server.post("/api/v1/runtimes/read-file", read).await;
+            assert_eq!(read["content_base64"], "b25lCg==", "{verb}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_disk_of_an_ended_session_goes_at_once() {
+    let server = Server::start(QUICK).await;
+    let steps = script(json!([{ "exec": "true" }]));
+    let deployment = server.deployment(steps).await;
+    for end in ["erase", "complete", "cancel"] {
+        let session = server.session(&deployment).await;
+        exec(&server, &session, "echo one > f").await;
+        assert_eq!(sandboxes(&server.data).len(), 1);
+        let path = format!("/v1/sessions/{session}");
+        match end {
+            "erase" => server.must("DELETE", &path, Value::Null).await,
+            _ => server.post(&format!("{path}/{end}"), json!({})).await,
+        };
+        assert!(sandboxes(&server.data).is_empty(), "{end}");
+    }
+}

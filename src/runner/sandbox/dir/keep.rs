@@ -145,7 +145,9 @@ impl DirSandbox {
             return Err(SandboxError::Unsupported(why));
         };
         let mut held = self.base.lock().await;
-        if self.root.get().is_none() && held.as_ref().is_none_or(|_| fresh) {
+        // One that was taken back after a restart has its folder, although nothing opened it yet.
+        let used = self.root.get().is_some() || self.place.folder.exists();
+        if !used && held.as_ref().is_none_or(|_| fresh) {
             // Never used: there is nothing to look at.
             let session = self.session_id.clone();
             let made = tokio::task::spawn_blocking(move || snapshots.empty(&session)).await;
