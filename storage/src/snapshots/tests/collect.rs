@@ -201,7 +201,12 @@ fn a_pin_keeps_ranges_too() {
     drop(collection);
     place.check(&live[0], &chain[9].1);
     let error = refused(&mut place, &chain[4].0);
-    assert!(matches!(error, SnapshotError::Gone { .. }), "{error}");
+    // Which object is met first depends on the threads: all of it freed, or whole blocks of it.
+    let gone = matches!(
+        error,
+        SnapshotError::Gone { .. } | SnapshotError::Damaged { .. }
+    );
+    assert!(gone, "{error}");
 }
 
 #[test]
