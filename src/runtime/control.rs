@@ -125,11 +125,7 @@ impl Runtime {
             OPERATION_S_MAX,
         );
         let (id, _) = begun.await?;
-        if let Some(control) = self.control()
-            && let Some(sandbox) = control.attached.take(&session.to_string())
-        {
-            sandbox.release().await;
-        }
+        self.let_go(session).await;
         let done = Done {
             succeeded: true,
             ..Done::default()

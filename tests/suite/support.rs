@@ -215,3 +215,20 @@ pub(crate) fn json_lines(output: &Output) -> Vec<Value> {
     let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
     text.lines().map(read).collect()
 }
+
+/// Every pack in the store.
+pub(crate) fn packs(data: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![data.join("snapshots")];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|e| e == "pack") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}

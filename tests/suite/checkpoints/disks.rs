@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::kit::*;
-use crate::support::{Server, assert_whole};
+use crate::support::{Server, assert_whole, packs};
 
 /// Files of every kind, changed in every way, another one each time.
 fn change(cycle: usize) -> String {

@@ -169,23 +169,6 @@ pub(super) fn work(data: &Path) -> PathBuf {
     works.remove(0)
 }
 
-/// Every pack in the store.
-pub(super) fn packs(data: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![data.join("snapshots")];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|e| e == "pack") {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
 /// A copy by another program.
 pub(super) fn copy(from: &Path, to: &Path) {
     let done = Command::new("cp").arg("-a").args([from, to]).status();

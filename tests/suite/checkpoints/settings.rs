@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::clones::{Elsewhere, elsewhere};
 use super::kit::*;
-use crate::support::{Server, call};
+use crate::support::{Server, call, packs};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attached_sandbox_that_nobody_uses_is_kept_as_a_checkpoint_and_goes() {

@@ -15,7 +15,7 @@ use longhaul_storage::{Log, Options, Order, PageLimit, RocksLog, read};
 use serde_json::{Value, json};
 
 use super::SETTINGS;
-use crate::support::{Server, assert_whole, call, id, spec};
+use crate::support::{Server, assert_whole, call, id, packs, spec};
 
 /// How long a point may take to be reached: some come only after several rounds.
 const REACHED_S_MAX: u64 = 120;
@@ -304,20 +304,4 @@ fn left(data: &Path) -> Vec<String> {
     }
     log.close();
     wrong
-}
-
-fn packs(data: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![data.join("snapshots")];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|e| e == "pack") {
-                found.push(path);
-            }
-        }
-    }
-    found
 }
