@@ -9,10 +9,12 @@ pub mod error;
 pub mod handle;
 pub mod load;
 pub mod messages;
+pub mod model;
 pub mod runner;
 pub mod runtime;
 pub mod snapshots;
 pub mod telemetry;
+pub mod tool;
 
 pub use config::Config;
 pub use error::{Code, Error, Kind, OpenError};

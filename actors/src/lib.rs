@@ -17,3 +17,4 @@ pub(crate) mod shard;
 mod sync;
 pub mod time;
 pub mod timer;
+pub mod transcript;

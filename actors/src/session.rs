@@ -24,4 +24,5 @@ pub mod projection;
 pub mod show;
 pub mod state;
 pub mod status;
+pub mod step;
 pub mod stored;
