@@ -28,6 +28,27 @@ pub trait Model: Send + Sync + Debug + 'static {
     ) -> BoxFuture<'a, Result<ModelAnswer, ModelError>>;
 }
 
+/// Finds models by name, so that an agent's deployment can say which one it wants.
+pub trait ModelRoutes: Send + Sync + Debug + 'static {
+    /// The model `<route>/<model>`.
+    ///
+    /// # Errors
+    /// [`ModelError::NotConfigured`] if there is no such route here, or it has no key.
+    fn model(&self, name: &str) -> Result<Arc<dyn Model>, ModelError>;
+}
+
+/// No routes at all: every name is refused.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRoutes;
+
+impl ModelRoutes for NoRoutes {
+    fn model(&self, name: &str) -> Result<Arc<dyn Model>, ModelError> {
+        Err(ModelError::NotConfigured(format!(
+            "there is no route to the model {name:?}"
+        )))
+    }
+}
+
 /// What a model is asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
