@@ -1,5 +1,7 @@
 //! Models: what an agent asks for its next words and tool calls.
 
+pub mod scripted;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;

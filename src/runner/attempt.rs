@@ -230,6 +230,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         sandbox,
         snapshots,
         keeps,
+        keeps_at_the_end,
     } = prepared;
     let attempt = Attempt {
         claim,
@@ -253,7 +254,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     // The claim is kept alive while the files are kept and the sandbox goes; the run settles only
     // after it is gone.
     let last = async {
-        let kept = match settles && keeps {
+        let kept = match settles && keeps_at_the_end {
             true => keep::at_the_end(&attempt).await,
             false => None,
         };
@@ -288,8 +289,10 @@ struct Prepared {
     sandbox: Arc<dyn Sandbox>,
     /// Whether it gives snapshots.
     snapshots: bool,
-    /// Whether the turn ends with a checkpoint.
+    /// Whether checkpoints are taken.
     keeps: bool,
+    /// Whether the turn ends with one.
+    keeps_at_the_end: bool,
 }
 
 /// Why an attempt has nothing to work with.
@@ -351,12 +354,15 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
     };
     let mode = claim.harness().get("checkpoint").and_then(Value::as_str);
     let wanted = mode.is_none_or(|mode| mode != "off") && !claim.keeps_nothing;
+    // The other modes have taken theirs by then.
+    let settle = mode.is_none_or(|mode| mode == "settle");
     let snapshots = provider.takes_snapshots() && !claim.keeps_nothing;
     Ok(Prepared {
         harness,
         sandbox,
         snapshots,
         keeps: wanted && snapshots,
+        keeps_at_the_end: wanted && snapshots && settle,
     })
 }
 

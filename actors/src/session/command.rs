@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::event::{Author, EventType};
 use super::operation::Operate;
 use super::payload::{
-    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
+    Adopted, Budget, CheckpointCreated, CheckpointKind, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
     RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
@@ -149,6 +149,10 @@ pub struct PinCheckpoint {
 /// A snapshot that was taken, and what to say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCheckpoint {
+    /// What it was taken for; a runner's own may be `explicit`, `turn` or `pass`.
+    pub kind: CheckpointKind,
+    /// The harness's own count of turns; `None` = the turns settled so far.
+    pub turn: Option<u64>,
     /// The bytes, durable already.
     pub snapshot: SnapshotRef,
     /// What the server's own store needs to read them; `None` = they are another's.
@@ -286,6 +290,13 @@ pub enum Verb {
     Inputs,
     /// Keep a way back.
     Checkpoint(Box<NewCheckpoint>),
+    /// A checkpoint was due, and there is none.
+    CheckpointFailed {
+        /// What it was due for.
+        kind: CheckpointKind,
+        /// Why.
+        reason: String,
+    },
     /// The checkpoint of the resume plan does not verify.
     RejectCheckpoint {
         /// Which.
@@ -311,7 +322,7 @@ impl Verb {
             Self::Heartbeat => "heartbeat",
             Self::Events(_) => "events",
             Self::Inputs => "inputs",
-            Self::Checkpoint(_) => "checkpoint",
+            Self::Checkpoint(_) | Self::CheckpointFailed { .. } => "checkpoint",
             Self::RejectCheckpoint { .. } => "reject",
             Self::Park(_) => "park",
             Self::Settle(_) => "settle",

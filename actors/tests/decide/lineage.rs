@@ -11,7 +11,7 @@ use longhaul_actors::session::decide::base_of;
 use longhaul_actors::session::decision::Reply;
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::payload::{
-    Body, Outcome, ResumeFrom, ResumePlan, Retention, Selector, SnapshotRef, Usage,
+    Body, CheckpointKind, Outcome, ResumeFrom, ResumePlan, Retention, Selector, SnapshotRef, Usage,
 };
 use longhaul_actors::session::projection::TimerRow;
 use longhaul_actors::session::state::State;
@@ -171,6 +171,8 @@ pub(crate) fn snapshot(id: &str) -> SnapshotRef {
 
 pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
     NewCheckpoint {
+        kind: CheckpointKind::Explicit,
+        turn: None,
         snapshot: snapshot(snapshot_id),
         kept: Some(longhaul_actors::session::command::Kept {
             manifest: vec![7],

@@ -9,7 +9,7 @@ use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::command::{Kept, NewCheckpoint, Request};
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{ResumeFrom, ResumePlan, SnapshotRef};
+use longhaul_actors::session::payload::{CheckpointKind, ResumeFrom, ResumePlan, SnapshotRef};
 use serde_json::{Value, json};
 
 use super::{Control, Named, OPERATION_S_MAX};
@@ -245,6 +245,8 @@ impl Work {
 
 fn new_checkpoint(snapshot: SnapshotRef, kept: Option<Kept>, named: &Named) -> NewCheckpoint {
     NewCheckpoint {
+        kind: CheckpointKind::Explicit,
+        turn: None,
         snapshot,
         kept,
         resume: ResumeFrom::RebuildFromLog,

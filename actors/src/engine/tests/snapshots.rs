@@ -22,7 +22,7 @@ use crate::ids::{CheckpointId, ClaimToken, SessionId};
 use crate::rows;
 use crate::session::command::{Bearer, Command, NewCheckpoint, Settle, SettleCheckpoint, Verb};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{Outcome, ResumeFrom, Retention, SnapshotRef, Usage};
+use crate::session::payload::{CheckpointKind, Outcome, ResumeFrom, Retention, SnapshotRef, Usage};
 
 /// Bytes in memory.
 #[derive(Debug, Default)]
@@ -218,6 +218,8 @@ impl Kept {
     pub(super) fn take(&self, snapshot: &str) -> NewCheckpoint {
         self.disk.there.lock().unwrap().insert(snapshot.to_owned());
         NewCheckpoint {
+            kind: CheckpointKind::Explicit,
+            turn: None,
             snapshot: SnapshotRef {
                 id: snapshot.to_owned(),
                 provider: "dir".to_owned(),

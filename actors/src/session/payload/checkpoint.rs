@@ -92,7 +92,7 @@ pub struct CheckpointCreated {
     /// Caller's pairs: a JSON object, as text.
     #[serde(with = "json_text", rename = "metadata")]
     pub metadata_json: String,
-    /// Turns settled so far.
+    /// Turns settled so far; with kinds `turn` and `pass` the harness's own count.
     pub turn: u64,
     pub cumulative_usage: Usage,
     #[serde(default)]
