@@ -1,0 +1,114 @@
+//! The conversation as the next model call gets it.
+//!
+//! It starts as the projection of the log and grows as that would. One thing differs: results
+//! stand right behind the calls that they answer, whatever was said between the two, because
+//! models insist on it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use longhaul_actors::transcript::{Block, Message, Role};
+
+/// Messages that only grow at their end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Talk(Arc<Vec<Message>>);
+
+impl Talk {
+    /// From the log.
+    pub(super) fn of(messages: Vec<Message>) -> Self {
+        let mut talk = Self::default();
+        for message in messages {
+            match message.role {
+                Role::Tool => talk.results(message),
+                _ => talk.push(message),
+            }
+        }
+        talk
+    }
+
+    /// For a model.
+    pub(super) fn messages(&self) -> Arc<Vec<Message>> {
+        Arc::clone(&self.0)
+    }
+
+    /// The last position that it has something of.
+    pub(super) fn through_seq(&self) -> u64 {
+        self.0.iter().map(|m| m.through_seq).max().unwrap_or(0)
+    }
+
+    /// Adds to the last message where that is of the same role.
+    pub(super) fn push(&mut self, message: Message) {
+        let messages = Arc::make_mut(&mut self.0);
+        add(messages, message);
+    }
+
+    /// Adds results behind the calls that they answer.
+    pub(super) fn results(&mut self, message: Message) {
+        let messages = Arc::make_mut(&mut self.0);
+        let asked = messages
+            .iter()
+            .rposition(|m| m.role == Role::Assistant && calls(m) > 0);
+        // Without their calls (those may be summed up) they stand where they came.
+        let Some(asked) = asked else {
+            return add(messages, message);
+        };
+        match messages.get_mut(asked + 1).filter(|m| m.role == Role::Tool) {
+            Some(results) => join(results, message),
+            None => messages.insert(asked + 1, message),
+        }
+    }
+}
+
+fn add(messages: &mut Vec<Message>, message: Message) {
+    match messages.last_mut().filter(|m| m.role == message.role) {
+        Some(last) => join(last, message),
+        None => messages.push(message),
+    }
+}
+
+fn join(to: &mut Message, message: Message) {
+    to.through_seq = to.through_seq.max(message.through_seq);
+    to.content.extend(message.content);
+}
+
+fn calls(message: &Message) -> usize {
+    let is_call = |b: &&Block| matches!(b, Block::ToolUse { .. });
+    message.content.iter().filter(is_call).count()
+}
+
+/// A result as a message, at its position.
+pub(super) fn result(seq: u64, id: &str, output: serde_json::Value, is_error: bool) -> Message {
+    Message {
+        role: Role::Tool,
+        content: vec![Block::ToolResult {
+            tool_use_id: id.to_owned(),
+            output,
+            is_error,
+        }],
+        seq,
+        through_seq: seq,
+    }
+}
+
+/// A text as a message, at its position.
+pub(super) fn text(role: Role, seq: u64, text: impl Into<String>) -> Message {
+    Message {
+        seq,
+        through_seq: seq,
+        ..Message::text(role, text)
+    }
+}
+
+/// Calls that have no result.
+#[cfg(test)]
+fn unanswered(messages: &[Message]) -> BTreeSet<String> {
+    let mut open = BTreeSet::new();
+    for block in messages.iter().flat_map(|m| &m.content) {
+        match block {
+            Block::ToolUse { id, .. } => drop(open.insert(id.clone())),
+            Block::ToolResult { tool_use_id, .. } => drop(open.remove(tool_use_id)),
+            _ => {}
+        }
+    }
+    open
+}
