@@ -403,6 +403,7 @@ async fn say_failure(calls: &Calls, failure: Failure) {
 async fn say_failure_with(calls: &Calls, failure: Failure, kept: Option<SettleCheckpoint>) {
     match failure {
         Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
+        Failure::Parked => {}
         Failure::Run { code, message } => {
             // The message may quote the conversation: it is in the log of the session.
             tracing::info!(code, "the run failed");
