@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod agent;
 pub mod api;
 pub mod auth;
 pub mod catalog;

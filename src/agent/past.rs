@@ -124,6 +124,11 @@ impl Past {
         if attempt.claim().is_first() {
             return Ok(Self::default());
         }
+        Self::of_run(attempt).await
+    }
+
+    /// As [`Past::read`], with what this very attempt did.
+    pub(super) async fn of_run(attempt: &Attempt) -> Result<Self, Failure> {
         let events = chain_of(attempt, TYPES, trimmed).await?;
         Ok(Self::of(&events))
     }
@@ -299,8 +304,9 @@ fn trimmed(mut event: Value) -> Value {
     event
 }
 
-/// How many model calls of this session came before.
-pub(super) async fn call_index(attempt: &Attempt) -> Result<u64, Failure> {
+/// How many model calls of this session came before, and how much the last one read (nothing,
+/// where it summed up).
+pub(super) async fn call_index_and_tokens(attempt: &Attempt) -> Result<(u64, u64), Failure> {
     let mut cursor = Cursor::Before(None);
     for _ in 0..CALL_INDEX_PAGES_MAX {
         let claim = attempt.claim();
@@ -312,14 +318,18 @@ pub(super) async fn call_index(attempt: &Attempt) -> Result<u64, Failure> {
             limit: 50,
         };
         let page = attempt.page(query).await?;
-        let index = |e: &Value| e.pointer("/content/value/call_index")?.as_u64();
-        if let Some(index) = page.events.iter().find_map(index) {
-            return Ok(index.saturating_add(1));
+        let last = page.events.iter().find_map(|e| {
+            let value = e.pointer("/content/value")?;
+            Some((value.get("call_index")?.as_u64()?, value))
+        });
+        if let Some((index, value)) = last {
+            let tokens = value.get("input_tokens").and_then(Value::as_u64);
+            return Ok((index.saturating_add(1), tokens.unwrap_or(0)));
         }
         match page.next {
             Some(next) => cursor = Cursor::Before(Some(next)),
             None => break,
         }
     }
-    Ok(0)
+    Ok((0, 0))
 }

@@ -4,10 +4,10 @@
 //! stand right behind the calls that they answer, whatever was said between the two, because
 //! models insist on it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use longhaul_actors::transcript::{Block, Message, Role};
+use serde_json::Value;
 
 /// Messages that only grow at their end.
 #[derive(Debug, Clone, Default)]
@@ -29,11 +29,6 @@ impl Talk {
     /// For a model.
     pub(super) fn messages(&self) -> Arc<Vec<Message>> {
         Arc::clone(&self.0)
-    }
-
-    /// The last position that it has something of.
-    pub(super) fn through_seq(&self) -> u64 {
-        self.0.iter().map(|m| m.through_seq).max().unwrap_or(0)
     }
 
     /// Adds to the last message where that is of the same role.
@@ -60,6 +55,9 @@ impl Talk {
 }
 
 fn add(messages: &mut Vec<Message>, message: Message) {
+    if message.content.is_empty() {
+        return;
+    }
     match messages.last_mut().filter(|m| m.role == message.role) {
         Some(last) => join(last, message),
         None => messages.push(message),
@@ -77,7 +75,7 @@ fn calls(message: &Message) -> usize {
 }
 
 /// A result as a message, at its position.
-pub(super) fn result(seq: u64, id: &str, output: serde_json::Value, is_error: bool) -> Message {
+pub(super) fn result(seq: u64, id: &str, output: Value, is_error: bool) -> Message {
     Message {
         role: Role::Tool,
         content: vec![Block::ToolResult {
@@ -99,16 +97,21 @@ pub(super) fn text(role: Role, seq: u64, text: impl Into<String>) -> Message {
     }
 }
 
-/// Calls that have no result.
-#[cfg(test)]
-fn unanswered(messages: &[Message]) -> BTreeSet<String> {
-    let mut open = BTreeSet::new();
-    for block in messages.iter().flat_map(|m| &m.content) {
-        match block {
-            Block::ToolUse { id, .. } => drop(open.insert(id.clone())),
-            Block::ToolResult { tool_use_id, .. } => drop(open.remove(tool_use_id)),
-            _ => {}
-        }
+/// The texts of a `user.message`.
+pub(super) fn words(content: &Value) -> Vec<Block> {
+    let block = |text: &str| Block::Text {
+        text: text.to_owned(),
+    };
+    if let Some(text) = content.get("text").and_then(Value::as_str) {
+        return match text {
+            "" => Vec::new(),
+            text => vec![block(text)],
+        };
     }
-    open
+    let blocks = content.get("blocks").and_then(Value::as_array);
+    let texts = blocks.into_iter().flatten();
+    texts
+        .filter_map(|b| b.get("text")?.as_str())
+        .map(block)
+        .collect()
 }

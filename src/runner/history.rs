@@ -148,6 +148,18 @@ async fn fetch_messages(
     Ok(())
 }
 
+/// One event of the session, if it is there.
+pub(crate) async fn event_by_id(attempt: &Attempt, id: &str) -> Result<Option<Value>, Failure> {
+    let after = Cursor::After(seq_of(id).saturating_sub(1));
+    let query = EventsQuery {
+        limit: 1,
+        ..query(attempt, after, &[])
+    };
+    let page = attempt.page(query).await?;
+    let is = |event: &Value| text_at(event, "id") == Some(id);
+    Ok(page.events.into_iter().find(is))
+}
+
 fn query(attempt: &Attempt, cursor: Cursor, types: &'static [&'static str]) -> EventsQuery {
     EventsQuery {
         workspace: attempt.claim().workspace.clone(),

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::event::{Author, EventType};
 use super::operation::Operate;
 use super::payload::{
-    Adopted, Budget, CheckpointCreated, CheckpointKind, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
-    RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, CheckpointKind, Compute, Outcome, Pin, ResumeFrom,
+    RetentionPolicy, RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, SessionId, TokenDigest};

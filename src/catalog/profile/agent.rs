@@ -10,21 +10,17 @@ use utoipa::ToSchema;
 use super::{CheckpointMode, INSTRUCTIONS_BYTES_MAX, invalid};
 
 /// Most model calls that one invocation may be given.
-pub const TURNS_MAX: u32 = 10_000;
-/// Model calls of one invocation, where nothing is said.
-pub const TURNS_DEFAULT: u32 = 100;
-/// Passes of one invocation, where nothing is said.
-pub const PASSES_DEFAULT: u32 = 5;
+const TURNS_MAX: u32 = 10_000;
 /// Most passes that one invocation may be given.
-pub const PASSES_MAX: u32 = 1_000;
+const PASSES_MAX: u32 = 1_000;
 /// Most tools, sub-agents and hooks, each.
-pub const LIST_MAX: usize = 128;
+const LIST_MAX: usize = 128;
 /// Most recorded answers of a scripted model.
-pub const ANSWERS_MAX: usize = 10_000;
+const ANSWERS_MAX: usize = 10_000;
 /// Longest time of one tool call, seconds.
-pub const TOOL_S_MAX: u64 = 24 * 3_600;
+const TOOL_S_MAX: u64 = 24 * 3_600;
 /// How deep sub-agents may have sub-agents.
-pub const DEPTH_MAX: usize = 4;
+const DEPTH_MAX: usize = 4;
 /// The only route whose answers stand in the deployment itself.
 const SCRIPTED: &str = "scripted";
 
@@ -342,7 +338,8 @@ impl ModelChoice {
         match self {
             Self::Named(name) => {
                 let parts = name.split_once('/');
-                let fits = parts.is_some_and(|(route, model)| !route.is_empty() && !model.is_empty());
+                let fits =
+                    parts.is_some_and(|(route, model)| !route.is_empty() && !model.is_empty());
                 if !fits || name.len() > 256 || name.chars().any(char::is_control) {
                     return Err(field(at, "is `<route>/<model>`, at most 256 bytes"));
                 }
@@ -350,7 +347,10 @@ impl ModelChoice {
             }
             Self::Scripted(scripted) => {
                 if scripted.route != SCRIPTED {
-                    return Err(field(&format!("{at}.route"), "is `scripted`, or a name is given"));
+                    return Err(field(
+                        &format!("{at}.route"),
+                        "is `scripted`, or a name is given",
+                    ));
                 }
                 if scripted.answers.is_empty() || scripted.answers.len() > ANSWERS_MAX {
                     let text = format!("has 1 to {ANSWERS_MAX} answers");

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::{Kinds, digest, invalid};
 
 /// Longest `max_duration_seconds`: one week.
-pub const MAX_DURATION_S_MAX: u64 = 7 * 24 * 3_600;
+const MAX_DURATION_S_MAX: u64 = 7 * 24 * 3_600;
 
 /// Where the tools of an agent act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -221,9 +221,7 @@ fn checkpoint(mut b: CheckpointBody) -> Result<Verb, Rejection> {
         (Some(reason), None) if !reason.is_empty() && reason.len() <= TEXT_BYTES_MAX => {
             Ok(Verb::CheckpointFailed { kind, reason })
         }
-        (Some(_), None) => Err(invalid(format!(
-            "`failed` has 1 to {TEXT_BYTES_MAX} bytes"
-        ))),
+        (Some(_), None) => Err(invalid(format!("`failed` has 1 to {TEXT_BYTES_MAX} bytes"))),
         (None, None) => Err(invalid("missing field `snapshot`")),
         (Some(_), Some(_)) => Err(invalid("`failed` goes without `snapshot`")),
     }
