@@ -41,7 +41,10 @@
 //! branches ([`Journal::branch`]). The input's digest must be what it was, else the step is
 //! [`JournalError::Divergence`].
 
+mod core;
 mod error;
+mod replay;
+mod signals;
 mod step;
 mod stream;
 mod value;
@@ -53,11 +56,14 @@ use std::time::Duration;
 use futures_util::Stream;
 use longhaul_actors::ids::EventId;
 use longhaul_actors::session::payload::Usage;
+use longhaul_actors::session::step::StepPlace;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::runner::Attempt;
 
+pub(crate) use core::Core;
 pub use error::{JournalError, StepError};
 pub use longhaul_actors::session::step::{OnDoubt, OnFailure, StepEffects, StepValue, Verdict};
 pub use step::{Retries, Step};
@@ -67,6 +73,8 @@ pub use value::{Binary, JournalValue};
 /// The journal of one attempt, or a branch of it. Clones are the same one.
 #[derive(Debug, Clone)]
 pub struct Journal {
+    /// `None` = nothing is kept.
+    core: Option<Arc<Core>>,
     path: Arc<str>,
 }
 
@@ -75,13 +83,20 @@ pub struct Journal {
 #[derive(Debug)]
 pub struct OpenStep {
     id: EventId,
-    name: String,
+    place: StepPlace,
+    /// Another step of the same key waits for it.
+    _lock: Option<OwnedMutexGuard<()>>,
 }
 
 impl OpenStep {
     /// Its id, the same in every attempt: a key for its effect elsewhere.
     pub fn id(&self) -> EventId {
         self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.place.name
     }
 }
 
@@ -140,14 +155,19 @@ pub struct Ended {
 impl Journal {
     /// The journal of this attempt. Opened again, it is the same one.
     pub fn open(attempt: &Attempt) -> Self {
-        let _ = attempt;
-        Self { path: "".into() }
+        Self {
+            core: Some(Arc::clone(attempt.journal())),
+            path: "".into(),
+        }
     }
 
     /// A journal that keeps nothing, for code outside a run: every step is run every time, a
     /// signal never comes.
     pub fn off() -> Self {
-        Self { path: "".into() }
+        Self {
+            core: None,
+            path: "".into(),
+        }
     }
 
     /// A branch, for work that happens at the same time as other work: its steps are counted for
@@ -156,8 +176,13 @@ impl Journal {
     /// `#`; all names down to a branch are at most 1,024 bytes.
     #[must_use]
     pub fn branch(&self, name: &str) -> Self {
-        let _ = name;
-        self.clone()
+        let Some(core) = &self.core else {
+            return self.clone();
+        };
+        Self {
+            core: Some(Arc::clone(core)),
+            path: core.branch(&self.path, name).into(),
+        }
     }
 
     /// The names down to this branch, `a/b`; empty for the run itself.
@@ -187,8 +212,16 @@ impl Journal {
         F: FnOnce() -> R,
         R: Future<Output = Result<T, E>>,
     {
-        let _ = (step.into(), input, effect);
-        Err(JournalError::Parked)
+        let step = step.into();
+        let begun = self.begin(step.clone(), input).await?;
+        let open = match self.known(&step, begun)? {
+            Known::Value(value) => return Ok(value),
+            Known::Open(open) => open,
+        };
+        match self.end(open, effect().await.map_err(Into::into)).await? {
+            End::Value(value) => Ok(value),
+            End::Failed(error) => Err(error.into_error(&step)),
+        }
     }
 
     /// As [`Journal::step`]; a failed `effect` is tried again, in this attempt and in later ones,
@@ -210,8 +243,51 @@ impl Journal {
         F: FnMut() -> R,
         R: Future<Output = Result<T, E>>,
     {
-        let _ = (step.into(), input, effect, retries);
-        Err(JournalError::Parked)
+        let mut effect = effect;
+        let step = step.into();
+        let mut next = step.clone();
+        if let Some(core) = &self.core
+            && step.key.is_none()
+        {
+            // Every try is the same step.
+            next.occurrence = Some(core.place(&self.path, &step)?.occurrence);
+        }
+        loop {
+            let begun = self.begin(next.clone(), input).await?;
+            let failed = match begun {
+                Begun::Failed {
+                    step_id,
+                    error,
+                    failures,
+                } => FailedStep {
+                    step_id,
+                    error,
+                    failures,
+                },
+                begun => {
+                    let open = match self.known(&step, begun)? {
+                        Known::Value(value) => return Ok(value),
+                        Known::Open(open) => open,
+                    };
+                    match self.end(open, effect().await.map_err(Into::into)).await? {
+                        End::Value(value) => return Ok(value),
+                        End::Failed(failed) => {
+                            if failed.failures <= retries.max
+                                && let Some(core) = &self.core
+                            {
+                                let pause = retries.pause_after(failed.failures);
+                                core.pause(pause).await;
+                            }
+                            failed
+                        }
+                    }
+                }
+            };
+            if failed.failures > retries.max {
+                return Err(failed.into_error(&step));
+            }
+            next.on_failure = OnFailure::Retry;
+        }
     }
 
     /// Begins a step. What is answered with [`Begun::Execute`] is durably begun.
@@ -223,8 +299,13 @@ impl Journal {
         step: impl Into<Step>,
         input: &I,
     ) -> Result<Begun, JournalError> {
-        let _ = (step.into(), input);
-        Err(JournalError::Parked)
+        let step = step.into();
+        let Some(core) = &self.core else {
+            return Ok(Begun::Execute(OpenStep::of_nothing(step.name)));
+        };
+        let place = core.place(&self.path, &step)?;
+        let (digest, input) = core::digest(&step, input)?;
+        core.begin(&step, &place, &digest, input).await
     }
 
     /// Keeps a step's result. Without `extra` and with a value up to 64 KiB it returns at once:
@@ -239,8 +320,10 @@ impl Journal {
         value: StepValue,
         extra: Extra,
     ) -> Result<Ended, JournalError> {
-        let _ = (step.name, value, extra);
-        Err(JournalError::Parked)
+        match &self.core {
+            Some(core) => core.complete(step, value, extra).await,
+            None => Ok(Ended::default()),
+        }
     }
 
     /// Keeps why a step has no result, and `partial`: what came before it failed, for people.
@@ -254,8 +337,12 @@ impl Journal {
         partial: Option<Value>,
         extra: Extra,
     ) -> Result<Ended, JournalError> {
-        let _ = (step.name, error, partial, extra);
-        Err(JournalError::Parked)
+        let Some(core) = &self.core else {
+            return Ok(Ended::default());
+        };
+        let partial = partial.map(|p| p.to_string().into());
+        let failed = core.fail(&step, &error, partial, extra).await;
+        failed.map(|(ended, _)| ended)
     }
 
     /// Decides what becomes of a step in doubt, or runs a failed one again
@@ -264,8 +351,10 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`].
     pub async fn resolve(&self, step_id: EventId, verdict: Verdict) -> Result<(), JournalError> {
-        let _ = (step_id, verdict);
-        Err(JournalError::Parked)
+        match &self.core {
+            Some(core) => core.resolve(step_id, verdict).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until everything said so far is on disk.
@@ -273,7 +362,10 @@ impl Journal {
     /// # Errors
     /// What was refused of it.
     pub async fn flush(&self) -> Result<(), JournalError> {
-        Err(JournalError::Parked)
+        match &self.core {
+            Some(core) => core.flush().await,
+            None => Ok(()),
+        }
     }
 
     /// A step that gives many values, one after the other. They are kept when all were taken:
@@ -296,8 +388,12 @@ impl Journal {
         F: FnOnce() -> S,
         S: Stream<Item = Result<T, E>> + Unpin,
     {
-        let _ = (step.into(), input, source);
-        Err(JournalError::Parked)
+        let step = step.into();
+        let begun = self.begin(step.clone(), input).await?;
+        Ok(match self.known(&step, begun)? {
+            Known::Value(values) => Chunks::kept(step.name, values),
+            Known::Open(open) => Chunks::live(self.core.clone(), open, source()),
+        })
     }
 
     /// Waits for a signal (`user.signal`) of this name, the oldest that nobody has taken; its
@@ -311,8 +407,12 @@ impl Journal {
         name: &str,
         time_limit: Option<Duration>,
     ) -> Result<Value, JournalError> {
-        let _ = (name, time_limit);
-        Err(JournalError::Parked)
+        match &self.core {
+            Some(core) => signals::wait(self, core, name, time_limit).await,
+            None => Err(JournalError::TimedOut {
+                name: name.to_owned(),
+            }),
+        }
     }
 
     /// Takes the oldest signal of this name, if there is one now; its payload. Never waits for
@@ -321,7 +421,131 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`].
     pub async fn poll_signal(&self, name: &str) -> Result<Option<Value>, JournalError> {
-        let _ = name;
-        Ok(None)
+        match &self.core {
+            Some(core) => signals::poll(self, core, name).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What is known of a step, as a value of the type that is asked for.
+    fn known<T: JournalValue>(&self, step: &Step, begun: Begun) -> Result<Known<T>, JournalError> {
+        let name = step.name.clone();
+        match begun {
+            Begun::Execute(open) => Ok(Known::Open(open)),
+            Begun::Completed { value, .. } => {
+                T::from_kept(&value)
+                    .map(Known::Value)
+                    .map_err(|error| JournalError::Value {
+                        name,
+                        reason: error.message,
+                    })
+            }
+            Begun::Failed {
+                step_id,
+                error,
+                failures,
+            } => Err(JournalError::Failed {
+                step_id,
+                name,
+                error,
+                failures,
+            }),
+            Begun::InDoubt {
+                step_id,
+                started_attempt,
+                started_run_id,
+            } => Err(JournalError::InDoubt {
+                step_id,
+                name,
+                started_attempt,
+                started_run_id,
+            }),
+        }
+    }
+
+    /// Records how a step ended.
+    async fn end<T: JournalValue>(
+        &self,
+        open: OpenStep,
+        result: Result<T, StepError>,
+    ) -> Result<End<T>, JournalError> {
+        let kept = result.and_then(|value| {
+            let kept = value.to_kept()?;
+            // What is given back is what a later attempt will get.
+            Ok((T::from_kept(&kept)?, kept))
+        });
+        let Some(core) = &self.core else {
+            return Ok(match kept {
+                Ok((value, _)) => End::Value(value),
+                Err(error) => End::Failed(FailedStep::new(&open, error, 1)),
+            });
+        };
+        let (value, kept) = match kept {
+            Ok(kept) => kept,
+            Err(error) => {
+                let (_, failures) = core.fail(&open, &error, None, Extra::default()).await?;
+                return Ok(End::Failed(FailedStep::new(&open, error, failures)));
+            }
+        };
+        match core.complete_or_fail(open, kept).await? {
+            None => Ok(End::Value(value)),
+            Some(failed) => Ok(End::Failed(failed)),
+        }
+    }
+}
+
+/// What is known of a step.
+enum Known<T> {
+    Value(T),
+    Open(OpenStep),
+}
+
+/// How a step ended.
+enum End<T> {
+    Value(T),
+    Failed(FailedStep),
+}
+
+/// A step whose failure is recorded.
+#[derive(Debug)]
+struct FailedStep {
+    step_id: EventId,
+    error: StepError,
+    failures: u32,
+}
+
+impl FailedStep {
+    fn new(open: &OpenStep, error: StepError, failures: u32) -> Self {
+        Self {
+            step_id: open.id,
+            error,
+            failures,
+        }
+    }
+
+    fn into_error(self, step: &Step) -> JournalError {
+        JournalError::Failed {
+            step_id: self.step_id,
+            name: step.name.clone(),
+            error: self.error,
+            failures: self.failures,
+        }
+    }
+}
+
+impl OpenStep {
+    /// Of a journal that keeps nothing.
+    fn of_nothing(name: String) -> Self {
+        let place = StepPlace {
+            path: String::new(),
+            name,
+            occurrence: 0,
+            idempotency_key: None,
+        };
+        Self {
+            id: EventId([0; 16]),
+            place,
+            _lock: None,
+        }
     }
 }

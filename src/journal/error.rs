@@ -66,7 +66,7 @@ pub enum JournalError {
         name: String,
     },
     /// A value cannot be written as JSON, or cannot be read back as the type that is asked for.
-    #[error("the value of step {name:?} {reason}")]
+    #[error("step {name:?}: {reason}")]
     Value {
         /// The step.
         name: String,

@@ -5,37 +5,43 @@ use longhaul_actors::session::step::StepValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::StepError;
+
 /// What a step can give: every type that serde reads and writes, as JSON, and [`Binary`].
 pub trait JournalValue: Sized {
     /// As it is kept.
     ///
     /// # Errors
     /// What cannot be written.
-    fn to_kept(&self) -> Result<StepValue, String>;
+    fn to_kept(&self) -> Result<StepValue, StepError>;
 
     /// From what was kept.
     ///
     /// # Errors
     /// What does not fit.
-    fn from_kept(kept: &StepValue) -> Result<Self, String>;
+    fn from_kept(kept: &StepValue) -> Result<Self, StepError>;
 }
 
 impl<T: Serialize + DeserializeOwned> JournalValue for T {
-    fn to_kept(&self) -> Result<StepValue, String> {
-        let json = serde_json::to_vec(self).map_err(|e| format!("cannot be written: {e}"))?;
+    fn to_kept(&self) -> Result<StepValue, StepError> {
+        let json =
+            serde_json::to_vec(self).map_err(|e| invalid(format!("cannot be written: {e}")))?;
         Ok(StepValue::Json(json.into()))
     }
 
-    fn from_kept(kept: &StepValue) -> Result<Self, String> {
+    fn from_kept(kept: &StepValue) -> Result<Self, StepError> {
         match kept {
-            StepValue::Json(json) => {
-                serde_json::from_slice(json).map_err(|e| format!("cannot be read back: {e}"))
-            }
+            StepValue::Json(json) => serde_json::from_slice(json)
+                .map_err(|e| invalid(format!("cannot be read back: {e}"))),
             StepValue::Bytes { content_type, .. } => {
-                Err(format!("is of type {content_type}, not JSON"))
+                Err(invalid(format!("is of type {content_type}, not JSON")))
             }
         }
     }
+}
+
+fn invalid(reason: String) -> StepError {
+    StepError::new("journal.value_invalid", format!("the value {reason}"))
 }
 
 /// Bytes of a type: kept as they are, not as JSON.
@@ -48,14 +54,14 @@ pub struct Binary {
 }
 
 impl JournalValue for Binary {
-    fn to_kept(&self) -> Result<StepValue, String> {
+    fn to_kept(&self) -> Result<StepValue, StepError> {
         Ok(StepValue::Bytes {
             content_type: self.content_type.clone(),
             bytes: self.bytes.clone(),
         })
     }
 
-    fn from_kept(kept: &StepValue) -> Result<Self, String> {
+    fn from_kept(kept: &StepValue) -> Result<Self, StepError> {
         match kept {
             StepValue::Bytes {
                 content_type,
@@ -64,7 +70,7 @@ impl JournalValue for Binary {
                 content_type: content_type.clone(),
                 bytes: bytes.clone(),
             }),
-            StepValue::Json(_) => Err("is JSON, not bytes".to_owned()),
+            StepValue::Json(_) => Err(invalid("is JSON, not bytes".to_owned())),
         }
     }
 }

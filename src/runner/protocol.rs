@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use longhaul_actors::session::command::SettleCheckpoint;
+use longhaul_actors::session::step::StepOp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use super::steps::{StepAnswer, wire};
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -145,6 +148,25 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>>;
 
+    /// Operations on the run's journal, all or none: one answer for each.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn steps<'a>(
+        &'a self,
+        token: &'a str,
+        ops: &'a [StepOp],
+    ) -> BoxFuture<'a, Result<Vec<StepAnswer>, ApiError>> {
+        Box::pin(async move {
+            let unreadable = |e: serde_json::Error| unusable(&e.to_string());
+            let body = wire::body(ops).map_err(|e| unusable(&e))?;
+            let body: Value = serde_json::from_slice(&body).map_err(unreadable)?;
+            let answer = self.call(token, "steps", Duration::ZERO, &body).await?;
+            let answer = serde_json::to_vec(&answer.body).map_err(unreadable)?;
+            wire::answers(&answer).map_err(|e| unusable(&e))
+        })
+    }
+
     /// As [`ClaimApi::call`], with a snapshot in the server's own store, or why there is none.
     /// Only a runner in the server's process has such; others make the plain call.
     ///
@@ -202,6 +224,16 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
     /// # Errors
     /// See [`ApiError`].
     fn drain(&self) -> BoxFuture<'_, Result<(), ApiError>>;
+}
+
+/// JSON that does not fit, on either side: calling again would not help.
+pub(super) fn unusable(detail: &str) -> ApiError {
+    ApiError::Refused(Box::new(Problem {
+        status: 422,
+        code: "request.body_invalid".to_owned(),
+        detail: detail.to_owned(),
+        ..Problem::default()
+    }))
 }
 
 /// A claim as the server hands it out.
