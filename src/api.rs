@@ -19,6 +19,7 @@ mod runtimes;
 mod sessions;
 mod state;
 mod stream;
+mod transcript;
 mod workspaces;
 
 use std::future::Future;

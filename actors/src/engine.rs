@@ -19,6 +19,7 @@ mod start;
 pub mod sweep;
 #[cfg(test)]
 mod tests;
+pub mod transcript;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub use health::{Health, Stats};
 pub use outcome::Answer;
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
+pub use transcript::{TranscriptPage, TranscriptQuery};
 
 use crate::checkpoint::{CHECKPOINT_POINTS, COLLECT_POINTS, Elsewhere, SnapshotBytes};
 use crate::code::{Code, Rejection};

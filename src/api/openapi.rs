@@ -4,7 +4,7 @@ use utoipa::{OpenApi, ToSchema};
 
 use super::{
     claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
-    workspaces,
+    transcript, workspaces,
 };
 
 /// `application/problem+json`.
@@ -135,6 +135,7 @@ pub(super) struct PinSchema {
         forks::fork,
         forks::diff,
         forks::tree,
+        transcript::page,
         forks::checkpoints,
         forks::pin,
         deployments::create,

@@ -8,7 +8,7 @@ use longhaul_actors::code::Code;
 use super::problem::{Answered, Failure};
 use super::{
     claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
-    workspaces,
+    transcript, workspaces,
 };
 use crate::auth::Scope;
 
@@ -93,6 +93,7 @@ routes! {
     "/v1/sessions/{id}/fork" { post "POST" WRITE => forks::fork; }
     "/v1/sessions/{id}/diff" { get "GET" READ => forks::diff; }
     "/v1/sessions/{id}/tree" { get "GET" READ => forks::tree; }
+    "/v1/sessions/{id}/transcript" { get "GET" READ => transcript::page; }
     "/v1/sessions/{id}/checkpoints" { get "GET" READ => forks::checkpoints; }
     "/v1/sessions/{id}/checkpoints/{checkpoint}/pin" { post "POST" WRITE => forks::pin; }
     "/v1/deployments" {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
+pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, TranscriptArgs};
 
 /// A durable runtime for agent sessions.
 #[derive(Debug, Parser)]
@@ -191,6 +191,8 @@ pub enum SessionCommand {
     Tree(OneArgs),
     /// List a session's checkpoints, newest first.
     Checkpoints(OneArgs),
+    /// Print the conversation as a model sees it.
+    Transcript(TranscriptArgs),
     /// End the current turn; the session stays usable.
     Interrupt {
         /// The session.

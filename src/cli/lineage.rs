@@ -1,15 +1,15 @@
-//! `longhaul session fork | diff | tree | checkpoints`.
+//! `longhaul session fork | diff | tree | transcript | checkpoints`.
 
 use serde_json::{Value, json};
 
-use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
+use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, TranscriptArgs};
 use super::client::Client;
 use super::exit::CliError;
 use super::output::Output;
 use super::render::lineage as render;
 use super::session::{path, put, safe};
 
-/// Checkpoints asked for at once.
+/// Checkpoints, or messages, asked for at once.
 const PAGE: usize = 100;
 
 /// Forks a session and prints the child's id.
@@ -56,6 +56,24 @@ pub(crate) async fn tree(args: OneArgs, out: Output) -> Result<(), CliError> {
     let client = Client::new(&args.at)?;
     let tree = client.get(&path(&args.session, "/tree")).await?;
     out.result(render::tree(&tree), &tree)
+}
+
+/// Prints the conversation as a model sees it, a message at a time.
+pub(crate) async fn transcript(args: TranscriptArgs, out: Output) -> Result<(), CliError> {
+    let client = Client::new(&args.at)?;
+    let (mut after, compacted) = (0, !args.full);
+    loop {
+        let rest = format!("/transcript?limit={PAGE}&compacted={compacted}&after={after}");
+        let page = client.get(&path(&args.session, &rest)).await?;
+        let messages = page.get("messages").and_then(Value::as_array);
+        for message in messages.into_iter().flatten() {
+            out.result(render::message(message), message)?;
+        }
+        match page.get("next_after").and_then(Value::as_u64) {
+            Some(next) => after = next,
+            None => return Ok(()),
+        }
+    }
 }
 
 /// Lists the checkpoints of a session, newest first.

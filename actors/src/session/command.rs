@@ -239,6 +239,11 @@ pub enum Ask {
     },
     /// Counts usage.
     Usage(Usage),
+    /// Lets a summary stand for everything up to a position.
+    Compact {
+        /// The position.
+        through_seq: u64,
+    },
 }
 
 /// The dispatcher's offer.

@@ -8,8 +8,8 @@ use super::payload::{
     RunSettled, SessionForked, Usage, WaitingOn,
 };
 use super::state::{
-    About, Answer, Claim, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal, State,
-    Untaken, Wait,
+    About, Answer, Claim, Compacted, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal,
+    State, Untaken, Wait,
 };
 use super::status::Status;
 use crate::ids::EventId;
@@ -213,6 +213,14 @@ fn opaque(state: &mut State, event: &Event) {
                 name,
                 seq: event.seq,
                 id,
+            });
+            return;
+        }
+        EventType::AgentContextCompacted => {
+            let through = event.header.label.as_ref().and_then(|l| l.parse().ok());
+            state.compacted = through.map(|through_seq| Compacted {
+                seq: event.seq,
+                through_seq,
             });
             return;
         }

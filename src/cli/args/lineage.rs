@@ -68,3 +68,16 @@ pub struct OneArgs {
     #[command(flatten)]
     pub at: ServerArgs,
 }
+
+/// `longhaul session transcript`
+#[derive(Debug, Args)]
+pub struct TranscriptArgs {
+    /// The session.
+    pub session: String,
+    /// What compactions took out, instead of their summaries.
+    #[arg(long)]
+    pub full: bool,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}

@@ -19,7 +19,7 @@ async fn the_frameworks_own_errors_have_the_one_form() {
             .await
             .code(404, "request.route_unknown");
     }
-    let path = format!("/v1/sessions/{}/transcript", absent("sess_"));
+    let path = format!("/v1/sessions/{}/unknown", absent("sess_"));
     site.get(&path).await.code(404, "request.route_unknown");
     for later in ["steps", "nothing"] {
         let path = format!("/v1/claims/{}/{later}", absent("clm_"));

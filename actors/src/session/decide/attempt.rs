@@ -240,6 +240,17 @@ fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection>
             let emit = Emit::by(runner(base), run);
             draft.emit_input(input, emit, Body::UsageRecorded(*usage))
         }
+        Ask::Compact { through_seq } => {
+            let from = draft.state().compacted.map_or(0, |c| c.through_seq);
+            let last = draft.last_seq();
+            if *through_seq <= from || *through_seq > last {
+                let detail = format!("`through_seq` is above {from} and at most {last}");
+                return Err(Rejection::new(Code::FieldInvalid, detail));
+            }
+            // In the header, because the content may go.
+            let label = Some(through_seq.to_string());
+            draft.emit_input(input, Emit { label, ..emit }, Body::Opaque)
+        }
         _ => draft.emit_input(input, emit, Body::Opaque),
     })
 }

@@ -256,7 +256,7 @@ fn accept(
         }
         Ask::Signal { name } => signal(draft, input, emit, name),
         Ask::Answer { item, granted } => answer(draft, facts, request, input, *item, *granted),
-        Ask::Record | Ask::Open | Ask::ToolResult { .. } | Ask::Usage(_) => {
+        Ask::Record | Ask::Open | Ask::ToolResult { .. } | Ask::Usage(_) | Ask::Compact { .. } => {
             Ok(draft.emit_input(input, emit, Body::Opaque))
         }
     }
