@@ -115,3 +115,68 @@ pub(super) fn words(content: &Value) -> Vec<Block> {
         .map(block)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(id: &str, seq: u64) -> Message {
+        let block = Block::ToolUse {
+            id: id.to_owned(),
+            name: "t".to_owned(),
+            input: json!({}),
+        };
+        Message {
+            content: vec![block],
+            ..text(Role::Assistant, seq, "")
+        }
+    }
+
+    fn roles(talk: &Talk) -> Vec<(Role, usize)> {
+        let messages = talk.messages();
+        messages.iter().map(|m| (m.role, m.content.len())).collect()
+    }
+
+    #[test]
+    fn results_stand_behind_their_calls_whatever_was_said_between() {
+        let log = vec![
+            text(Role::User, 1, "go"),
+            call("a", 3),
+            call("b", 4),
+            result(6, "b", json!("2"), false),
+            text(Role::User, 8, "hurry"),
+            result(9, "a", json!("1"), false),
+        ];
+        let talk = Talk::of(log);
+        let wanted = [
+            (Role::User, 1),
+            (Role::Assistant, 2),
+            (Role::Tool, 2),
+            (Role::User, 1),
+        ];
+        assert_eq!(roles(&talk), wanted);
+    }
+
+    #[test]
+    fn a_result_whose_call_is_summed_up_stays_where_it_came() {
+        let talk = Talk::of(vec![
+            text(Role::User, 1, "summary"),
+            result(6, "b", json!("2"), false),
+        ]);
+        assert_eq!(roles(&talk), [(Role::User, 1), (Role::Tool, 1)]);
+    }
+
+    #[test]
+    fn words_of_one_role_are_one_message() {
+        let mut talk = Talk::of(vec![text(Role::User, 1, "a")]);
+        talk.push(text(Role::User, 2, "b"));
+        talk.push(Message {
+            content: Vec::new(),
+            ..text(Role::Assistant, 3, "")
+        });
+        assert_eq!(roles(&talk), [(Role::User, 2)]);
+        assert_eq!(talk.messages()[0].through_seq, 2);
+    }
+}

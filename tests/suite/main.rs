@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod agent;
 mod checkpoints;
 mod cli;
 mod embed;
