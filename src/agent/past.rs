@@ -168,7 +168,8 @@ impl Reader {
         let id = text_at(event, "id").unwrap_or_default();
         match text_at(event, "type").unwrap_or_default() {
             "run.inputs_taken" => self.past.next = Next::Model,
-            "run.settled" => {
+            // One that was parked goes on; what follows any other end is another invocation.
+            "run.settled" if text_at(content, "outcome") != Some("continued") => {
                 self.past.turns = 0;
                 self.past.passes = 0;
             }

@@ -52,6 +52,7 @@ async fn h1_h6_a_parked_approval_resumes_and_the_tool_executes_once() {
     assert!(about[0]["tool_use_id"].is_string());
     // A restart while it waits changes nothing.
     let id_of = session.id();
+    drop(session);
     let stage = stage.reopen(&cast(&model, &notes)).await;
     let session = stage.again(id_of);
     answer(&session, &id, json!({"decision": "granted"})).await;
@@ -106,6 +107,7 @@ async fn h3_a_remembered_answer_is_asked_for_once() {
         until(&session, "run.settled", 1).await;
         // Durably.
         let id_of = session.id();
+        drop(session);
         let stage = stage.reopen(&cast(&model, &notes)).await;
         let session = stage.again(id_of);
         assert_eq!(turn(&session, "again").await["outcome"], "succeeded");

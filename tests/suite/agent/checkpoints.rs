@@ -88,6 +88,7 @@ async fn l3b_a_crash_after_three_turns_leaves_three() {
     assert_eq!(kept(&session).await, three);
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     until(&session, "run.settled", 1).await;
@@ -113,6 +114,7 @@ async fn l4_cut_off_in_its_second_pass_it_goes_on_with_the_very_conversation() {
     let before = model.saw(2);
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     until(&session, "run.settled", 1).await;

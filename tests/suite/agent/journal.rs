@@ -40,6 +40,7 @@ async fn j6_j12_m1_a_run_that_is_cut_off_goes_on_where_it_was() {
     let id = session.id();
     let before = model.saw(2);
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     let settled = until(&session, "run.settled", 1).await;
@@ -69,6 +70,7 @@ async fn l8_without_any_checkpoint_the_conversation_comes_from_the_log() {
     wait("the second call", || model.calls() == 2).await;
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     until(&session, "run.settled", 1).await;
@@ -109,6 +111,7 @@ async fn swapped(second: impl FnOnce(&Played, &Notes) -> Cast) -> (Value, usize)
     wait("the second call", || model.calls() == 2).await;
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&second(&model, &notes)).await;
     let session = stage.again(id);
     let settled = until(&session, "run.settled", 1).await;
@@ -155,6 +158,7 @@ async fn cut_off(way: Way) -> (usize, Vec<String>) {
     wait("the tool", || notes.lock().unwrap().len() == 1).await;
     let id = session.id();
     let works = Cast::new(&model).tool(TestTool::new("tool", Way::Notes, &notes));
+    drop(session);
     let stage = stage.reopen(&works).await;
     let session = stage.again(id);
     let settled = until(&session, "run.settled", 1).await;
@@ -192,6 +196,7 @@ async fn files_that_are_gone_are_made_again_in_order_and_nothing_is_said_twice()
     wait("the third call", || model.calls() == 3).await;
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     let settled = until(&session, "run.settled", 1).await;

@@ -384,7 +384,9 @@ pub(super) async fn until(session: &SessionHandle, kind: &str, count: usize) -> 
         let mut seen = 0;
         while let Some(event) = follow.next().await {
             let event = event.unwrap();
-            seen += usize::from(event.kind.text() == kind);
+            // A parked run settles when another one goes on from it: that is no end.
+            let is_end = event.content()["outcome"] != "continued";
+            seen += usize::from(event.kind.text() == kind && is_end);
             if seen == count {
                 return serde_json::from_slice(&event.json).unwrap();
             }
@@ -400,7 +402,9 @@ pub(super) async fn until(session: &SessionHandle, kind: &str, count: usize) -> 
 
 /// Sends a message and waits for the end of the turn; the content of its `run.settled`.
 pub(super) async fn turn(session: &SessionHandle, text: &str) -> Value {
-    let settled = of(session, "run.settled").await.len();
+    let settled = of(session, "run.settled").await;
+    let settled = settled.iter().filter(|s| s["outcome"] != "continued");
+    let settled = settled.count();
     session.send(text).await.unwrap();
     until(session, "run.settled", settled + 1).await["content"].clone()
 }

@@ -89,6 +89,7 @@ async fn j20_a_sub_agents_finished_work_is_not_repeated() {
     session.send("go").await.unwrap();
     wait("the slow tool", || slow.lock().unwrap().len() == 1).await;
     let id = session.id();
+    drop(session);
     let stage = stage.reopen(&cast(Way::Hangs)).await;
     wait("the slow tool again", || slow.lock().unwrap().len() == 2).await;
     let stage = stage.reopen(&cast(Way::Notes)).await;
@@ -131,6 +132,7 @@ async fn files_of_a_finished_sub_agent_are_made_again() {
     wait("the second call", || model.calls() == 2).await;
     let id = session.id();
     model.let_go();
+    drop(session);
     let stage = stage.reopen(&cast).await;
     let session = stage.again(id);
     until(&session, "run.settled", 1).await;
