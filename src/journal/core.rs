@@ -22,7 +22,7 @@ use super::replay::{Done, Replay};
 use super::{Begun, Ended, Extra, FailedStep, JournalError, OpenStep, Step, StepError};
 use crate::runner::calls::{CallError, Calls};
 use crate::runner::protocol::{CallAnswer, Claim, ClaimApi};
-use crate::runner::steps::{Answered, StepState, Told, value_bytes, was_done};
+use crate::runner::queue::{Answered, StepState, Told, value_bytes, was_done};
 
 /// Longest value that is sent without waiting for the answer, bytes.
 const UNWAITED_BYTES_MAX: usize = 64 << 10;

@@ -21,7 +21,8 @@ use super::signals;
 use crate::runner::attempt::read_page;
 use crate::runner::history::text_at;
 use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery};
-use crate::runner::steps::{value_bytes, wire};
+use crate::runner::queue::value_bytes;
+use crate::runner::steps as wire;
 
 /// Events on one page of the log.
 const PAGE_LIMIT: usize = 1_000;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 
 use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, Problem};
-use super::steps::{StepAnswer, StepQueue};
+use super::queue::{StepAnswer, StepQueue};
 
 /// First pause before a call is repeated.
 const RETRY_MIN: Duration = Duration::from_millis(50);

@@ -9,7 +9,8 @@ use longhaul_actors::session::step::StepOp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::steps::{StepAnswer, wire};
+use super::queue::StepAnswer;
+use super::steps as wire;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
