@@ -24,7 +24,7 @@ pub(crate) mod queue;
 pub mod remote;
 pub mod sandbox;
 pub mod settings;
-pub mod steps;
+mod steps;
 pub mod worker;
 
 #[cfg(test)]

@@ -258,6 +258,20 @@ pub enum SessionCommand {
         #[command(flatten)]
         at: ServerArgs,
     },
+    /// Change what a session may spend; what is left out stays, `none` lifts a limit.
+    Budget {
+        /// The session.
+        session: String,
+        /// Most cost, millionths of the account's currency.
+        #[arg(long, value_name = "N", required_unless_present = "tokens_max")]
+        cost_micros_max: Option<String>,
+        /// Most input and output tokens together.
+        #[arg(long, value_name = "N")]
+        tokens_max: Option<String>,
+        /// The server.
+        #[command(flatten)]
+        at: ServerArgs,
+    },
     /// Remove a session's content for good.
     Erase {
         /// The session.

@@ -8,9 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use longhaul_actors::ids::EventId;
-use longhaul_actors::session::payload::RunError;
-use longhaul_actors::session::step::{OPS_MAX, StepOp, StepValue};
+use longhaul_actors::session::step::{OPS_MAX, StepOp, StepResult};
 use tokio::sync::{Notify, oneshot};
 
 use super::calls::{CallError, Calls};
@@ -20,49 +18,11 @@ const UNWAITED_MAX: usize = 64;
 /// Bytes of values that one call carries, unless a single operation has more.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// What the server answers to one operation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepAnswer {
-    /// The step: the id of its `step.started`.
-    pub step_id: EventId,
-    /// Where it is now.
-    pub state: StepState,
-    /// The events that were written with its end.
-    pub event_ids: Vec<EventId>,
-    /// Whether the session's budget is spent now.
-    pub budget_exceeded: bool,
-}
-
-/// Where a step is.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StepState {
-    /// It is to be run now.
-    Execute,
-    /// This attempt has begun it already.
-    InProgress,
-    /// An earlier attempt has begun it and said nothing more.
-    InDoubt {
-        /// That attempt.
-        started_attempt: u32,
-        /// Its run.
-        started_run_id: String,
-    },
-    /// It is completed. The value is told to a begin only.
-    Completed(Option<StepValue>),
-    /// It failed. The error is told to a begin only.
-    Failed {
-        /// Why.
-        error: Option<RunError>,
-        /// How often, over all attempts.
-        failures: u32,
-    },
-}
-
 /// An answer, and whether the call was made more than once: then it may be that its own first try
 /// is what the answer speaks of.
 #[derive(Debug)]
 pub(crate) struct Answered {
-    pub(crate) answer: StepAnswer,
+    pub(crate) result: StepResult,
     pub(crate) repeated: bool,
 }
 
@@ -188,7 +148,7 @@ impl StepQueue {
         let mut bytes = 0;
         let mut ops = Vec::new();
         for entry in queue.entries.iter_mut().take(max) {
-            bytes += bytes_of(&entry.op);
+            bytes += entry.op.content_bytes();
             if !ops.is_empty() && sent == 0 && bytes > CALL_BYTES_MAX {
                 break;
             }
@@ -198,17 +158,17 @@ impl StepQueue {
         (!ops.is_empty()).then_some((ops, sent > 0))
     }
 
-    fn deliver(&self, sent: usize, answers: Result<Vec<StepAnswer>, CallError>, repeated: bool) {
+    fn deliver(&self, sent: usize, answers: Result<Vec<StepResult>, CallError>, repeated: bool) {
         let mut queue = self.lock();
         match answers {
             Ok(answers) => {
                 queue.alone = queue.alone.saturating_sub(sent);
                 let entries: Vec<_> = queue.entries.drain(..sent).collect();
                 drop(queue);
-                for (entry, answer) in entries.into_iter().zip(answers) {
+                for (entry, result) in entries.into_iter().zip(answers) {
                     if let Some(waiter) = entry.waiter {
                         // Its future may be gone: then the step is in doubt, as it should be.
-                        let _ = waiter.send(Ok(Answered { answer, repeated }));
+                        let _ = waiter.send(Ok(Answered { result, repeated }));
                     }
                 }
             }
@@ -262,28 +222,4 @@ impl Queue {
 /// Whether a refusal of a repeated call only says that its first try came through.
 pub(crate) fn was_done(error: &CallError, repeated: bool) -> bool {
     repeated && matches!(error, CallError::Refused(p) if p.code == "step.not_open")
-}
-
-fn bytes_of(op: &StepOp) -> usize {
-    let value = match op {
-        StepOp::Begin(b) => b.input.as_ref().map_or(0, bytes::Bytes::len),
-        StepOp::Complete(c) => {
-            let events: usize = c.events.iter().map(|e| e.content.len()).sum();
-            value_bytes(&c.value) + events
-        }
-        StepOp::Fail(f) => {
-            let events: usize = f.events.iter().map(|e| e.content.len()).sum();
-            f.partial.as_ref().map_or(0, bytes::Bytes::len) + events
-        }
-        StepOp::Resolve(_) => 0,
-    };
-    value + 256
-}
-
-/// Bytes of JSON that a value takes.
-pub(crate) fn value_bytes(value: &StepValue) -> usize {
-    match value {
-        StepValue::Json(json) => json.len(),
-        StepValue::Bytes { bytes, .. } => bytes.len().div_ceil(3) * 4,
-    }
 }

@@ -1,260 +1,255 @@
-//! Operations on a journal as JSON, and their answers.
+//! Operations on a run's journal on the wire: `POST /v1/claims/{token}/steps`, as a runner
+//! elsewhere makes the call.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use longhaul_actors::ids::EventId;
-use longhaul_actors::session::payload::RunError;
-use longhaul_actors::session::step::{OnDoubt, OnFailure, StepOp, StepValue, Verdict};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use bytes::Bytes;
+use longhaul_actors::code::Code;
+use longhaul_actors::ids::{EventId, RunId};
+use longhaul_actors::session::command::Input;
+use longhaul_actors::session::payload::{RunError, Usage};
+use longhaul_actors::session::step::{
+    BeginStep, OnDoubt, OnFailure, StepEffects, StepOp, StepRecorded, StepResult, StepValue,
+    Verdict,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-use super::queue::{StepAnswer, StepState};
-
-#[derive(Serialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-enum Op<'a> {
-    Begin {
-        name: &'a str,
-        #[serde(skip_serializing_if = "str::is_empty")]
-        path: &'a str,
-        occurrence: u32,
-        input_digest: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        input: Option<&'a RawValue>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        idempotency_key: Option<&'a str>,
-        effects: longhaul_actors::session::step::StepEffects,
-        on_doubt: OnDoubt,
-        on_failure: OnFailure,
-    },
-    Complete {
-        step_id: EventId,
-        #[serde(flatten)]
-        value: Shown<'a>,
-        #[serde(flatten)]
-        extra: Extra<'a>,
-    },
-    Fail {
-        step_id: EventId,
-        error: &'a RunError,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        partial: Option<&'a RawValue>,
-        #[serde(flatten)]
-        extra: Extra<'a>,
-    },
-    Resolve {
-        step_id: EventId,
-        r#as: &'static str,
-        #[serde(flatten)]
-        value: Shown<'a>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<&'a RunError>,
-    },
-}
-
-#[derive(Serialize, Default)]
-struct Shown<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value_base64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_type: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Extra<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    events: Vec<Event<'a>>,
-}
-
-#[derive(Serialize)]
-struct Event<'a> {
-    r#type: &'static str,
-    content: &'a RawValue,
-}
-
-#[derive(Serialize)]
-struct Ops<'a> {
-    ops: Vec<Op<'a>>,
-}
+use super::protocol::{ApiError, Problem};
 
 /// The body of a call.
 ///
 /// # Errors
-/// What is no JSON.
-pub fn body(ops: &[StepOp]) -> Result<Vec<u8>, String> {
-    let ops = ops.iter().map(op).collect::<Result<_, _>>();
-    let ops = ops.map_err(|e| e.to_string())?;
-    serde_json::to_vec(&Ops { ops }).map_err(|e| e.to_string())
+/// A value that is not JSON.
+pub(super) fn body(ops: &[StepOp]) -> Result<Value, String> {
+    let ops: Vec<Value> = ops.iter().map(op).collect::<Result<_, _>>()?;
+    Ok(json!({ "ops": ops }))
 }
 
-fn raw(json: &[u8]) -> Result<&RawValue, serde_json::Error> {
-    serde_json::from_slice(json)
+/// What cannot be said, or read.
+pub(super) fn refused(code: Code, why: String) -> ApiError {
+    let info = code.info();
+    ApiError::Refused(Box::new(Problem {
+        status: info.status,
+        code: info.code.to_owned(),
+        detail: why,
+        ..Problem::default()
+    }))
 }
 
-fn op(op: &StepOp) -> Result<Op<'_>, serde_json::Error> {
-    let extra = |usage, events| extra(usage, events);
-    Ok(match op {
-        StepOp::Begin(b) => Op::Begin {
-            name: &b.place.name,
-            path: &b.place.path,
-            occurrence: b.place.occurrence,
-            input_digest: &b.input_digest,
-            input: b.input.as_deref().map(raw).transpose()?,
-            idempotency_key: b.place.idempotency_key.as_deref(),
-            effects: b.effects,
-            on_doubt: b.on_doubt,
-            on_failure: b.on_failure,
-        },
-        StepOp::Complete(c) => Op::Complete {
-            step_id: c.step,
-            value: shown(&c.value)?,
-            extra: extra(&c.usage, &c.events)?,
-        },
-        StepOp::Fail(f) => Op::Fail {
-            step_id: f.step,
-            error: &f.error,
-            partial: f.partial.as_deref().map(raw).transpose()?,
-            extra: extra(&f.usage, &f.events)?,
-        },
-        StepOp::Resolve(r) => {
-            let (verdict, value, error) = match &r.verdict {
-                Verdict::Retry => ("retry", Shown::default(), None),
-                Verdict::Completed(value) => ("completed", shown(value)?, None),
-                Verdict::Failed(error) => ("failed", Shown::default(), Some(error)),
-            };
-            Op::Resolve {
-                step_id: r.step,
-                r#as: verdict,
-                value,
-                error,
-            }
+fn op(op: &StepOp) -> Result<Value, String> {
+    let mut out = Map::new();
+    match op {
+        StepOp::Begin(b) => begin(b, &mut out)?,
+        StepOp::Complete(c) => {
+            out.insert("op".into(), "complete".into());
+            out.insert("step_id".into(), json!(c.step));
+            value(&c.value, &mut out)?;
+            extra(c.usage.as_ref(), &c.events, &mut out)?;
         }
-    })
+        StepOp::Fail(f) => {
+            out.insert("op".into(), "fail".into());
+            out.insert("step_id".into(), json!(f.step));
+            out.insert("error".into(), json!(f.error));
+            if let Some(partial) = &f.partial {
+                out.insert("partial".into(), parsed(partial)?);
+            }
+            extra(f.usage.as_ref(), &f.events, &mut out)?;
+        }
+        StepOp::Resolve(r) => {
+            out.insert("op".into(), "resolve".into());
+            out.insert("step_id".into(), json!(r.step));
+            let verdict = match &r.verdict {
+                Verdict::Retry => "retry",
+                Verdict::Completed(v) => {
+                    value(v, &mut out)?;
+                    "completed"
+                }
+                Verdict::Failed(error) => {
+                    out.insert("error".into(), json!(error));
+                    "failed"
+                }
+            };
+            out.insert("as".into(), verdict.into());
+        }
+    }
+    Ok(Value::Object(out))
 }
 
-fn shown(value: &StepValue) -> Result<Shown<'_>, serde_json::Error> {
-    Ok(match value {
-        StepValue::Json(json) => Shown {
-            value: Some(raw(json)?),
-            ..Shown::default()
-        },
+fn begin(b: &BeginStep, out: &mut Map<String, Value>) -> Result<(), String> {
+    out.insert("op".into(), "begin".into());
+    out.insert("name".into(), b.place.name.clone().into());
+    if !b.place.path.is_empty() {
+        out.insert("path".into(), b.place.path.clone().into());
+    }
+    out.insert("occurrence".into(), b.place.occurrence.into());
+    out.insert("input_digest".into(), b.input_digest.clone().into());
+    if let Some(input) = &b.input {
+        out.insert("input".into(), parsed(input)?);
+    }
+    if let Some(key) = &b.place.idempotency_key {
+        out.insert("idempotency_key".into(), key.clone().into());
+    }
+    let effects = match b.effects {
+        StepEffects::External => "external",
+        StepEffects::Sandbox => "sandbox",
+    };
+    let on_doubt = match b.on_doubt {
+        OnDoubt::Retry => "retry",
+        OnDoubt::Surface => "surface",
+    };
+    let on_failure = match b.on_failure {
+        OnFailure::Retry => "retry",
+        OnFailure::Surface => "surface",
+    };
+    out.insert("effects".into(), effects.into());
+    out.insert("on_doubt".into(), on_doubt.into());
+    out.insert("on_failure".into(), on_failure.into());
+    Ok(())
+}
+
+fn value(value: &StepValue, out: &mut Map<String, Value>) -> Result<(), String> {
+    match value {
+        StepValue::Json(json) => {
+            out.insert("value".into(), parsed(json)?);
+        }
         StepValue::Bytes {
             content_type,
             bytes,
-        } => Shown {
-            value: None,
-            value_base64: Some(STANDARD.encode(bytes)),
-            content_type: Some(content_type),
-        },
-    })
+        } => {
+            out.insert("value_base64".into(), STANDARD.encode(bytes).into());
+            out.insert("content_type".into(), content_type.clone().into());
+        }
+    }
+    Ok(())
 }
 
-fn extra<'a>(
-    usage: &'a Option<(longhaul_actors::session::payload::Usage, bytes::Bytes)>,
-    events: &'a [longhaul_actors::session::command::Input],
-) -> Result<Extra<'a>, serde_json::Error> {
-    let events = events.iter().map(|e| {
-        Ok(Event {
-            r#type: e.kind.text(),
-            content: raw(&e.content)?,
-        })
-    });
-    Ok(Extra {
-        usage: usage.as_ref().map(|(_, json)| raw(json)).transpose()?,
-        events: events.collect::<Result<_, serde_json::Error>>()?,
-    })
+fn extra(
+    usage: Option<&(Usage, Bytes)>,
+    events: &[Input],
+    out: &mut Map<String, Value>,
+) -> Result<(), String> {
+    if let Some((_, content)) = usage {
+        out.insert("usage".into(), parsed(content)?);
+    }
+    if !events.is_empty() {
+        let events = events.iter().map(|e| {
+            let content = parsed(&e.content)?;
+            Ok(json!({"type": e.kind.text(), "content": content}))
+        });
+        let events = events.collect::<Result<Vec<_>, String>>()?;
+        out.insert("events".into(), events.into());
+    }
+    Ok(())
 }
 
-#[derive(Deserialize)]
-struct Results<'a> {
-    #[serde(borrow)]
-    results: Vec<WireAnswer<'a>>,
-}
-
-/// A field that is there, `null` too.
-fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(d).map(Some)
+fn parsed(json: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(json).map_err(|e| format!("a value is not JSON: {e}"))
 }
 
 #[derive(Deserialize)]
-struct WireAnswer<'a> {
+struct Results {
+    results: Vec<Answer>,
+}
+
+/// One answer; which fields it has, its state says.
+#[derive(Deserialize)]
+struct Answer {
     state: String,
     step_id: EventId,
-    #[serde(borrow, default, deserialize_with = "present")]
-    value: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "given")]
+    value: Option<Value>,
     #[serde(default)]
     value_base64: Option<String>,
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
-    event_ids: Vec<EventId>,
+    event_ids: Option<Vec<EventId>>,
+    #[serde(default)]
+    budget_exceeded: bool,
     #[serde(default)]
     error: Option<RunError>,
+    #[serde(default, deserialize_with = "given")]
+    partial: Option<Value>,
     #[serde(default)]
     failures: u32,
     #[serde(default)]
-    started_attempt: u32,
+    started_attempt: Option<u32>,
     #[serde(default)]
-    started_run_id: String,
-    #[serde(default)]
-    budget_exceeded: bool,
+    started_run_id: Option<RunId>,
 }
 
-/// Reads the answer to a call: one for each operation.
+/// A field that is there, `null` too.
+fn given<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(d).map(Some)
+}
+
+/// The answers of a call.
 ///
 /// # Errors
 /// What does not fit.
-pub fn answers(body: &[u8]) -> Result<Vec<StepAnswer>, String> {
-    let wire: Results<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
-    wire.results.into_iter().map(answer).collect()
+pub(super) fn results(body: &Value) -> Result<Vec<StepResult>, String> {
+    let answers = Results::deserialize(body).map_err(|e| e.to_string())?;
+    answers.results.into_iter().map(result).collect()
 }
 
-fn answer(wire: WireAnswer<'_>) -> Result<StepAnswer, String> {
-    let state = match wire.state.as_str() {
-        "execute" => StepState::Execute,
-        "in_progress" => StepState::InProgress,
-        "in_doubt" => StepState::InDoubt {
-            started_attempt: wire.started_attempt,
-            started_run_id: wire.started_run_id,
-        },
-        "completed" => StepState::Completed(kept(
-            wire.value,
-            wire.value_base64.as_deref(),
-            wire.content_type,
-        )?),
-        "failed" => StepState::Failed {
-            error: wire.error,
-            failures: wire.failures,
-        },
-        other => return Err(format!("there is no state {other:?}")),
+fn result(a: Answer) -> Result<StepResult, String> {
+    let step = a.step_id;
+    let recorded = |failed, a: Answer| {
+        StepResult::Recorded(StepRecorded {
+            step,
+            failed,
+            failures: a.failures,
+            event_ids: a.event_ids.unwrap_or_default(),
+            budget_exceeded: a.budget_exceeded,
+        })
     };
-    Ok(StepAnswer {
-        step_id: wire.step_id,
-        state,
-        event_ids: wire.event_ids,
-        budget_exceeded: wire.budget_exceeded,
-    })
-}
-
-/// A value as in `value`, or in `value_base64` and `content_type`.
-///
-/// # Errors
-/// What does not fit.
-pub(crate) fn kept(
-    json: Option<&RawValue>,
-    base64: Option<&str>,
-    content_type: Option<String>,
-) -> Result<Option<StepValue>, String> {
-    Ok(match (json, base64) {
-        (_, Some(text)) => Some(StepValue::Bytes {
-            content_type: content_type.unwrap_or_default(),
-            bytes: STANDARD.decode(text).map_err(|e| e.to_string())?.into(),
-        }),
-        (Some(json), None) => Some(StepValue::Json(json.get().to_owned().into())),
-        (None, None) => None,
-    })
+    match a.state.as_str() {
+        "execute" => Ok(StepResult::Execute { step }),
+        "in_progress" => Ok(StepResult::InProgress { step }),
+        "in_doubt" => match (a.started_attempt, a.started_run_id) {
+            (Some(started_attempt), Some(started_run)) => Ok(StepResult::InDoubt {
+                step,
+                started_attempt,
+                started_run,
+            }),
+            _ => Err("a step in doubt without its attempt".to_owned()),
+        },
+        "completed" => match (a.value, a.value_base64) {
+            (Some(json), None) => Ok(StepResult::Completed {
+                step,
+                value: StepValue::Json(json.to_string().into()),
+                event_ids: a.event_ids.unwrap_or_default(),
+            }),
+            (None, Some(text)) => {
+                let bytes = STANDARD.decode(text).map_err(|e| e.to_string())?;
+                Ok(StepResult::Completed {
+                    step,
+                    value: StepValue::Bytes {
+                        content_type: a.content_type.unwrap_or_default(),
+                        bytes: bytes.into(),
+                    },
+                    event_ids: a.event_ids.unwrap_or_default(),
+                })
+            }
+            (value, _) => Ok(recorded(
+                false,
+                Answer {
+                    value,
+                    value_base64: None,
+                    ..a
+                },
+            )),
+        },
+        "failed" => match a.error.clone() {
+            Some(error) => Ok(StepResult::Failed {
+                step,
+                error,
+                partial: a.partial.map(|p| p.to_string().into()),
+                failures: a.failures,
+            }),
+            None => Ok(recorded(true, a)),
+        },
+        other => Err(format!("a step is `{other}`")),
+    }
 }

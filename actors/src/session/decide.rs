@@ -10,6 +10,7 @@ mod fork;
 mod operate;
 mod park;
 mod people;
+mod step;
 mod turn;
 
 use super::command::{Command, Request};
@@ -41,6 +42,7 @@ pub fn decide(
         Command::Operate(o) => operate::operate(draft, facts, o),
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
+        Command::Budget(b) => people::budget(draft, facts, b),
         Command::Complete(r) => people::complete(draft, facts, r),
         Command::Cancel(r) => people::cancel(draft, facts, r),
         Command::Erase(r) => people::erase(draft, r),
