@@ -549,3 +549,6 @@ impl OpenStep {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

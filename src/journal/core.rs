@@ -12,7 +12,7 @@ use longhaul_actors::session::input::{Origin, parse_one};
 use longhaul_actors::session::payload::Usage;
 use longhaul_actors::session::step::{
     BeginStep, CompleteStep, FailStep, KEY_BYTES_MAX, NAME_BYTES_MAX, OnDoubt, PATH_BYTES_MAX,
-    ResolveStep, StepOp, StepPlace, StepValue, Verdict,
+    ResolveStep, StepOp, StepPlace, StepRecorded, StepResult, StepValue, Verdict,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ use super::replay::{Done, Replay};
 use super::{Begun, Ended, Extra, FailedStep, JournalError, OpenStep, Step, StepError};
 use crate::runner::calls::{CallError, Calls};
 use crate::runner::protocol::{CallAnswer, Claim, ClaimApi};
-use crate::runner::steps::{Answered, StepState, Told, value_bytes, was_done};
+use crate::runner::queue::{Answered, Told, was_done};
 
 /// Longest value that is sent without waiting for the answer, bytes.
 const UNWAITED_BYTES_MAX: usize = 64 << 10;
@@ -160,42 +160,54 @@ impl Core {
             on_failure: step.on_failure,
         };
         let asked = self.calls.queue().ask(StepOp::Begin(Box::new(begin))).await;
-        let Answered { answer, repeated } = asked.map_err(|e| refused(e, place))?;
-        let open = OpenStep {
-            id: answer.step_id,
-            place: place.clone(),
-            _lock: lock,
+        let Answered { result, repeated } = asked.map_err(|e| refused(e, place))?;
+        let open = |id: EventId| {
+            Begun::Execute(OpenStep {
+                id,
+                place: place.clone(),
+                _lock: lock,
+            })
         };
-        let step_id = answer.step_id;
-        Ok(match answer.state {
-            StepState::Execute => Begun::Execute(open),
+        Ok(match result {
+            StepResult::Execute { step: id } => open(id),
             // The first try of this very call, or a step that this attempt has let go of.
-            StepState::InProgress if repeated || step.doubt() == OnDoubt::Retry => {
-                Begun::Execute(open)
+            StepResult::InProgress { step: id } if repeated || step.doubt() == OnDoubt::Retry => {
+                open(id)
             }
-            StepState::InProgress => Begun::InDoubt {
-                step_id,
+            StepResult::InProgress { step } => Begun::InDoubt {
+                step_id: step,
                 started_attempt: self.attempt,
                 started_run_id: self.run_id.clone(),
             },
-            StepState::InDoubt {
+            StepResult::InDoubt {
+                step,
                 started_attempt,
-                started_run_id,
+                started_run,
             } => Begun::InDoubt {
-                step_id,
+                step_id: step,
                 started_attempt,
-                started_run_id,
+                started_run_id: started_run.to_string(),
             },
-            StepState::Completed(value) => Begun::Completed {
-                step_id,
-                value: value.ok_or_else(|| no_value(place))?,
-                event_ids: answer.event_ids,
+            StepResult::Completed {
+                step,
+                value,
+                event_ids,
+            } => Begun::Completed {
+                step_id: step,
+                value,
+                event_ids,
             },
-            StepState::Failed { error, failures } => Begun::Failed {
-                step_id,
-                error: error.map_or_else(|| StepError::new("step.failed", ""), StepError::recorded),
+            StepResult::Failed {
+                step,
+                error,
+                failures,
+                ..
+            } => Begun::Failed {
+                step_id: step,
+                error: StepError::recorded(error),
                 failures,
             },
+            StepResult::Recorded(_) => return Err(misread(place)),
         })
     }
 
@@ -206,7 +218,7 @@ impl Core {
         value: StepValue,
         extra: Extra,
     ) -> Result<Ended, JournalError> {
-        let waits = extra != Extra::default() || value_bytes(&value) > UNWAITED_BYTES_MAX;
+        let waits = extra != Extra::default() || value.len() > UNWAITED_BYTES_MAX;
         let (usage, events) = extra.into_parts()?;
         let op = StepOp::Complete(Box::new(CompleteStep {
             step: step.id,
@@ -234,7 +246,7 @@ impl Core {
         step: OpenStep,
         value: StepValue,
     ) -> Result<Option<FailedStep>, JournalError> {
-        if value_bytes(&value) <= UNWAITED_BYTES_MAX {
+        if value.len() <= UNWAITED_BYTES_MAX {
             return self
                 .complete(step, value, Extra::default())
                 .await
@@ -276,8 +288,8 @@ impl Core {
             .await;
         match answered {
             Ok(answered) => {
-                let failures = match answered.answer.state {
-                    StepState::Failed { failures, .. } => failures,
+                let failures = match answered.result {
+                    StepResult::Recorded(StepRecorded { failures, .. }) => failures,
                     _ => 0,
                 };
                 Ok((ended(answered), failures.max(1)))
@@ -375,10 +387,10 @@ fn refused(error: CallError, place: &StepPlace) -> JournalError {
     }
 }
 
-fn no_value(place: &StepPlace) -> JournalError {
+fn misread(place: &StepPlace) -> JournalError {
     JournalError::Value {
         name: place.name.clone(),
-        reason: "is missing in the server's answer".to_owned(),
+        reason: "the server's answer is none to a begin".to_owned(),
     }
 }
 
@@ -399,9 +411,12 @@ fn failed(
 }
 
 fn ended(answered: Answered) -> Ended {
-    Ended {
-        event_ids: answered.answer.event_ids,
-        budget_exceeded: answered.answer.budget_exceeded,
+    match answered.result {
+        StepResult::Recorded(recorded) => Ended {
+            event_ids: recorded.event_ids,
+            budget_exceeded: recorded.budget_exceeded,
+        },
+        _ => Ended::default(),
     }
 }
 

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::EventId;
@@ -21,7 +23,6 @@ use super::signals;
 use crate::runner::attempt::read_page;
 use crate::runner::history::text_at;
 use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery};
-use crate::runner::steps::{value_bytes, wire};
 
 /// Events on one page of the log.
 const PAGE_LIMIT: usize = 1_000;
@@ -119,7 +120,7 @@ impl Replay {
         let mut past = self.past.lock().await;
         loop {
             if let Some(done) = past.done.remove(place) {
-                past.bytes = past.bytes.saturating_sub(value_bytes(&done.value));
+                past.bytes = past.bytes.saturating_sub(done.value.len());
                 return Ok(Some(done));
             }
             if past.ended || past.bytes >= VALUES_BYTES_MAX {
@@ -287,7 +288,7 @@ impl Past {
         let Some(value) = value(content) else { return };
         let ids = content.get("event_ids").and_then(Value::as_array);
         let ids = ids.into_iter().flatten().filter_map(Value::as_str);
-        self.bytes += value_bytes(&value);
+        self.bytes += value.len();
         let done = Done {
             step_id,
             digest: begun.digest,
@@ -319,8 +320,10 @@ fn begun(content: &Value) -> Option<Begun> {
 
 fn value(content: &mut Value) -> Option<StepValue> {
     if let Some(base64) = text_at(content, "value_base64") {
-        let content_type = text_at(content, "content_type").map(str::to_owned);
-        return wire::kept(None, Some(base64), content_type).ok().flatten();
+        return Some(StepValue::Bytes {
+            content_type: text_at(content, "content_type")?.to_owned(),
+            bytes: STANDARD.decode(base64).ok()?.into(),
+        });
     }
     let json = serde_json::to_vec(content.get("value")?).ok()?;
     Some(StepValue::Json(Bytes::from(json)))

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use longhaul_actors::env::Door;
 use longhaul_actors::session::command::SettleCheckpoint;
-use longhaul_actors::session::step::StepOp;
+use longhaul_actors::session::step::{StepOp, StepResult};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 
 use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, Problem};
-use super::steps::{StepAnswer, StepQueue};
+use super::queue::StepQueue;
 
 /// First pause before a call is repeated.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -130,7 +130,11 @@ impl Calls {
         mut body: Map<String, Value>,
         snapshot: Option<&SettleCheckpoint>,
     ) -> Result<CallAnswer, CallError> {
-        self.queue.flush().await?;
+        let flushed = self.queue.flush().await;
+        // A run settles in any case: as failed, where a result of its steps was refused.
+        if verb != "settle" {
+            flushed?;
+        }
         let mut last_n = self.last_n.lock().await;
         let n = *last_n + 1;
         body.insert("n".to_owned(), n.into());
@@ -144,14 +148,14 @@ impl Calls {
     /// or a whole lease has passed. The flag: it was made more than once.
     ///
     /// Beside a numbered call, which may be waiting for something.
-    pub(crate) async fn steps(&self, ops: &[StepOp]) -> (Result<Vec<StepAnswer>, CallError>, bool) {
+    pub(crate) async fn steps(&self, ops: &[StepOp]) -> (Result<Vec<StepResult>, CallError>, bool) {
         let mut pause = RETRY_MIN;
         let mut again = false;
         loop {
             if let Some(reason) = self.lost.borrow().clone() {
                 return (Err(CallError::Lost(reason)), again);
             }
-            let answer = self.api.steps(&self.token, ops).await;
+            let answer = self.api.steps(&self.token, ops.to_vec()).await;
             match self.heard("steps", answer) {
                 Ok(Some(answers)) => return (Ok(answers), again),
                 Ok(None) => again = true,

@@ -1,291 +1,255 @@
-//! Operations on a run's journal, on their way to the server.
-//!
-//! Everything that an attempt says of its steps goes through one queue, in order: what waits while
-//! a call is under way goes out together with the next one, as one commit. So an operation whose
-//! answer nobody waits for is still durable before whatever comes after it, and many steps at the
-//! same time cost few calls.
+//! Operations on a run's journal on the wire: `POST /v1/claims/{token}/steps`, as a runner
+//! elsewhere makes the call.
 
-pub mod wire;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use longhaul_actors::code::Code;
+use longhaul_actors::ids::{EventId, RunId};
+use longhaul_actors::session::command::Input;
+use longhaul_actors::session::payload::{RunError, Usage};
+use longhaul_actors::session::step::{
+    BeginStep, OnDoubt, OnFailure, StepEffects, StepOp, StepRecorded, StepResult, StepValue,
+    Verdict,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use super::protocol::{ApiError, Problem};
 
-use longhaul_actors::ids::EventId;
-use longhaul_actors::session::payload::RunError;
-use longhaul_actors::session::step::{OPS_MAX, StepOp, StepValue};
-use tokio::sync::{Notify, oneshot};
-
-use super::calls::{CallError, Calls};
-
-/// Operations that may be queued without somebody who waits for the answer.
-const UNWAITED_MAX: usize = 64;
-/// Bytes of values that one call carries, unless a single operation has more.
-const CALL_BYTES_MAX: usize = 1 << 20;
-
-/// What the server answers to one operation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepAnswer {
-    /// The step: the id of its `step.started`.
-    pub step_id: EventId,
-    /// Where it is now.
-    pub state: StepState,
-    /// The events that were written with its end.
-    pub event_ids: Vec<EventId>,
-    /// Whether the session's budget is spent now.
-    pub budget_exceeded: bool,
+/// The body of a call.
+///
+/// # Errors
+/// A value that is not JSON.
+pub(super) fn body(ops: &[StepOp]) -> Result<Value, String> {
+    let ops: Vec<Value> = ops.iter().map(op).collect::<Result<_, _>>()?;
+    Ok(json!({ "ops": ops }))
 }
 
-/// Where a step is.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StepState {
-    /// It is to be run now.
-    Execute,
-    /// This attempt has begun it already.
-    InProgress,
-    /// An earlier attempt has begun it and said nothing more.
-    InDoubt {
-        /// That attempt.
-        started_attempt: u32,
-        /// Its run.
-        started_run_id: String,
-    },
-    /// It is completed. The value is told to a begin only.
-    Completed(Option<StepValue>),
-    /// It failed. The error is told to a begin only.
-    Failed {
-        /// Why.
-        error: Option<RunError>,
-        /// How often, over all attempts.
-        failures: u32,
-    },
+/// What cannot be said, or read.
+pub(super) fn refused(code: Code, why: String) -> ApiError {
+    let info = code.info();
+    ApiError::Refused(Box::new(Problem {
+        status: info.status,
+        code: info.code.to_owned(),
+        detail: why,
+        ..Problem::default()
+    }))
 }
 
-/// An answer, and whether the call was made more than once: then it may be that its own first try
-/// is what the answer speaks of.
-#[derive(Debug)]
-pub(crate) struct Answered {
-    pub(crate) answer: StepAnswer,
-    pub(crate) repeated: bool,
-}
-
-type Waiter = oneshot::Sender<Result<Answered, CallError>>;
-
-#[derive(Debug)]
-struct Entry {
-    op: StepOp,
-    waiter: Option<Waiter>,
-    /// Whether it may have reached the server.
-    sent: bool,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    entries: VecDeque<Entry>,
-    /// So many at the front are to be sent one by one: together they were refused.
-    alone: usize,
-    /// Why an operation that nobody waited for was not kept; nothing may be said after it.
-    failed: Option<CallError>,
-}
-
-/// The queue of one claim.
-#[derive(Debug, Default)]
-pub(crate) struct StepQueue {
-    queue: Mutex<Queue>,
-    filled: Notify,
-    emptied: Notify,
-}
-
-impl StepQueue {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Every change is complete when the lock is let go.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends an operation and waits for its answer.
-    pub(crate) async fn ask(&self, op: StepOp) -> Result<Answered, CallError> {
-        let (waiter, answer) = oneshot::channel();
-        self.push(op, Some(waiter))?;
-        match answer.await {
-            Ok(answer) => answer,
-            // The queue goes with the attempt.
-            Err(_) => Err(CallError::Lost("over".to_owned())),
-        }
-    }
-
-    /// Sends an operation without waiting for its answer. `Err` gives it back: there is no room.
-    pub(crate) fn tell(&self, op: StepOp) -> Result<(), Told> {
-        if self.lock().entries.len() >= UNWAITED_MAX {
-            return Err(Told::NoRoom(op));
-        }
-        self.push(op, None).map_err(Told::Failed)
-    }
-
-    /// As [`StepQueue::tell`], in the destructor of something: there is room for each open step.
-    pub(crate) fn tell_last(&self, op: StepOp) {
-        // What failed before is told by the next call.
-        let _ = self.push(op, None);
-    }
-
-    fn push(&self, op: StepOp, waiter: Option<Waiter>) -> Result<(), CallError> {
-        let mut queue = self.lock();
-        if let Some(error) = &queue.failed {
-            return Err(error.clone());
-        }
-        queue.entries.push_back(Entry {
-            op,
-            waiter,
-            sent: false,
-        });
-        drop(queue);
-        self.filled.notify_one();
-        Ok(())
-    }
-
-    /// Waits until everything queued is durable; what was refused of it, if anything.
-    pub(crate) async fn flush(&self) -> Result<(), CallError> {
-        loop {
-            let emptied = self.emptied.notified();
-            tokio::pin!(emptied);
-            // From here on nothing is missed.
-            emptied.as_mut().enable();
-            {
-                let queue = self.lock();
-                if let Some(error) = &queue.failed {
-                    return Err(error.clone());
-                }
-                if queue.entries.is_empty() {
-                    return Ok(());
-                }
-            }
-            emptied.await;
-        }
-    }
-
-    /// Sends what is queued, for ever. May be dropped and begun again.
-    pub(crate) async fn pump(&self, calls: &Calls) {
-        loop {
-            let filled = self.filled.notified();
-            tokio::pin!(filled);
-            filled.as_mut().enable();
-            let Some((ops, tried)) = self.next() else {
-                filled.await;
-                continue;
-            };
-            let (answers, again) = calls.steps(&ops).await;
-            self.deliver(ops.len(), answers, tried || again);
-        }
-    }
-
-    /// What goes out next; it stays queued until it is answered. The flag: some of it was sent
-    /// before.
-    fn next(&self) -> Option<(Vec<StepOp>, bool)> {
-        let mut queue = self.lock();
-        let sent = queue.entries.iter().take_while(|e| e.sent).count();
-        let max = match (queue.alone, sent) {
-            (0, 0) => OPS_MAX,
-            // The same ones as before: it is one commit.
-            (0, sent) => sent,
-            _ => 1,
-        };
-        let mut bytes = 0;
-        let mut ops = Vec::new();
-        for entry in queue.entries.iter_mut().take(max) {
-            bytes += bytes_of(&entry.op);
-            if !ops.is_empty() && sent == 0 && bytes > CALL_BYTES_MAX {
-                break;
-            }
-            entry.sent = true;
-            ops.push(entry.op.clone());
-        }
-        (!ops.is_empty()).then_some((ops, sent > 0))
-    }
-
-    fn deliver(&self, sent: usize, answers: Result<Vec<StepAnswer>, CallError>, repeated: bool) {
-        let mut queue = self.lock();
-        match answers {
-            Ok(answers) => {
-                queue.alone = queue.alone.saturating_sub(sent);
-                let entries: Vec<_> = queue.entries.drain(..sent).collect();
-                drop(queue);
-                for (entry, answer) in entries.into_iter().zip(answers) {
-                    if let Some(waiter) = entry.waiter {
-                        // Its future may be gone: then the step is in doubt, as it should be.
-                        let _ = waiter.send(Ok(Answered { answer, repeated }));
-                    }
-                }
-            }
-            // All or none: nothing of it was kept.
-            Err(CallError::Refused(_)) if sent > 1 => {
-                queue.alone = sent;
-                for entry in queue.entries.iter_mut().take(sent) {
-                    entry.sent = repeated;
-                }
-            }
-            Err(error @ CallError::Refused(_)) => {
-                queue.alone = queue.alone.saturating_sub(1);
-                let done = was_done(&error, repeated);
-                match queue.entries.pop_front() {
-                    Some(Entry {
-                        waiter: Some(waiter),
-                        ..
-                    }) => drop(waiter.send(Err(error))),
-                    Some(Entry { op, .. }) if !(done && matches!(op, StepOp::Fail(_))) => {
-                        tracing::warn!(%error, "the end of a step was refused");
-                        queue.fail(error);
-                    }
-                    _ => {}
-                }
-            }
-            Err(error @ CallError::Lost(_)) => queue.fail(error),
-        }
-        self.emptied.notify_waiters();
-    }
-}
-
-/// Why an operation was not queued.
-#[derive(Debug)]
-pub(crate) enum Told {
-    NoRoom(StepOp),
-    Failed(CallError),
-}
-
-impl Queue {
-    fn fail(&mut self, error: CallError) {
-        for entry in self.entries.drain(..) {
-            if let Some(waiter) = entry.waiter {
-                let _ = waiter.send(Err(error.clone()));
-            }
-        }
-        self.alone = 0;
-        self.failed.get_or_insert(error);
-    }
-}
-
-/// Whether a refusal of a repeated call only says that its first try came through.
-pub(crate) fn was_done(error: &CallError, repeated: bool) -> bool {
-    repeated && matches!(error, CallError::Refused(p) if p.code == "step.not_open")
-}
-
-fn bytes_of(op: &StepOp) -> usize {
-    let value = match op {
-        StepOp::Begin(b) => b.input.as_ref().map_or(0, bytes::Bytes::len),
+fn op(op: &StepOp) -> Result<Value, String> {
+    let mut out = Map::new();
+    match op {
+        StepOp::Begin(b) => begin(b, &mut out)?,
         StepOp::Complete(c) => {
-            let events: usize = c.events.iter().map(|e| e.content.len()).sum();
-            value_bytes(&c.value) + events
+            out.insert("op".into(), "complete".into());
+            out.insert("step_id".into(), json!(c.step));
+            value(&c.value, &mut out)?;
+            extra(c.usage.as_ref(), &c.events, &mut out)?;
         }
         StepOp::Fail(f) => {
-            let events: usize = f.events.iter().map(|e| e.content.len()).sum();
-            f.partial.as_ref().map_or(0, bytes::Bytes::len) + events
+            out.insert("op".into(), "fail".into());
+            out.insert("step_id".into(), json!(f.step));
+            out.insert("error".into(), json!(f.error));
+            if let Some(partial) = &f.partial {
+                out.insert("partial".into(), parsed(partial)?);
+            }
+            extra(f.usage.as_ref(), &f.events, &mut out)?;
         }
-        StepOp::Resolve(_) => 0,
-    };
-    value + 256
+        StepOp::Resolve(r) => {
+            out.insert("op".into(), "resolve".into());
+            out.insert("step_id".into(), json!(r.step));
+            let verdict = match &r.verdict {
+                Verdict::Retry => "retry",
+                Verdict::Completed(v) => {
+                    value(v, &mut out)?;
+                    "completed"
+                }
+                Verdict::Failed(error) => {
+                    out.insert("error".into(), json!(error));
+                    "failed"
+                }
+            };
+            out.insert("as".into(), verdict.into());
+        }
+    }
+    Ok(Value::Object(out))
 }
 
-/// Bytes of JSON that a value takes.
-pub(crate) fn value_bytes(value: &StepValue) -> usize {
+fn begin(b: &BeginStep, out: &mut Map<String, Value>) -> Result<(), String> {
+    out.insert("op".into(), "begin".into());
+    out.insert("name".into(), b.place.name.clone().into());
+    if !b.place.path.is_empty() {
+        out.insert("path".into(), b.place.path.clone().into());
+    }
+    out.insert("occurrence".into(), b.place.occurrence.into());
+    out.insert("input_digest".into(), b.input_digest.clone().into());
+    if let Some(input) = &b.input {
+        out.insert("input".into(), parsed(input)?);
+    }
+    if let Some(key) = &b.place.idempotency_key {
+        out.insert("idempotency_key".into(), key.clone().into());
+    }
+    let effects = match b.effects {
+        StepEffects::External => "external",
+        StepEffects::Sandbox => "sandbox",
+    };
+    let on_doubt = match b.on_doubt {
+        OnDoubt::Retry => "retry",
+        OnDoubt::Surface => "surface",
+    };
+    let on_failure = match b.on_failure {
+        OnFailure::Retry => "retry",
+        OnFailure::Surface => "surface",
+    };
+    out.insert("effects".into(), effects.into());
+    out.insert("on_doubt".into(), on_doubt.into());
+    out.insert("on_failure".into(), on_failure.into());
+    Ok(())
+}
+
+fn value(value: &StepValue, out: &mut Map<String, Value>) -> Result<(), String> {
     match value {
-        StepValue::Json(json) => json.len(),
-        StepValue::Bytes { bytes, .. } => bytes.len().div_ceil(3) * 4,
+        StepValue::Json(json) => {
+            out.insert("value".into(), parsed(json)?);
+        }
+        StepValue::Bytes {
+            content_type,
+            bytes,
+        } => {
+            out.insert("value_base64".into(), STANDARD.encode(bytes).into());
+            out.insert("content_type".into(), content_type.clone().into());
+        }
+    }
+    Ok(())
+}
+
+fn extra(
+    usage: Option<&(Usage, Bytes)>,
+    events: &[Input],
+    out: &mut Map<String, Value>,
+) -> Result<(), String> {
+    if let Some((_, content)) = usage {
+        out.insert("usage".into(), parsed(content)?);
+    }
+    if !events.is_empty() {
+        let events = events.iter().map(|e| {
+            let content = parsed(&e.content)?;
+            Ok(json!({"type": e.kind.text(), "content": content}))
+        });
+        let events = events.collect::<Result<Vec<_>, String>>()?;
+        out.insert("events".into(), events.into());
+    }
+    Ok(())
+}
+
+fn parsed(json: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(json).map_err(|e| format!("a value is not JSON: {e}"))
+}
+
+#[derive(Deserialize)]
+struct Results {
+    results: Vec<Answer>,
+}
+
+/// One answer; which fields it has, its state says.
+#[derive(Deserialize)]
+struct Answer {
+    state: String,
+    step_id: EventId,
+    #[serde(default, deserialize_with = "given")]
+    value: Option<Value>,
+    #[serde(default)]
+    value_base64: Option<String>,
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default)]
+    event_ids: Option<Vec<EventId>>,
+    #[serde(default)]
+    budget_exceeded: bool,
+    #[serde(default)]
+    error: Option<RunError>,
+    #[serde(default, deserialize_with = "given")]
+    partial: Option<Value>,
+    #[serde(default)]
+    failures: u32,
+    #[serde(default)]
+    started_attempt: Option<u32>,
+    #[serde(default)]
+    started_run_id: Option<RunId>,
+}
+
+/// A field that is there, `null` too.
+fn given<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(d).map(Some)
+}
+
+/// The answers of a call.
+///
+/// # Errors
+/// What does not fit.
+pub(super) fn results(body: &Value) -> Result<Vec<StepResult>, String> {
+    let answers = Results::deserialize(body).map_err(|e| e.to_string())?;
+    answers.results.into_iter().map(result).collect()
+}
+
+fn result(a: Answer) -> Result<StepResult, String> {
+    let step = a.step_id;
+    let recorded = |failed, a: Answer| {
+        StepResult::Recorded(StepRecorded {
+            step,
+            failed,
+            failures: a.failures,
+            event_ids: a.event_ids.unwrap_or_default(),
+            budget_exceeded: a.budget_exceeded,
+        })
+    };
+    match a.state.as_str() {
+        "execute" => Ok(StepResult::Execute { step }),
+        "in_progress" => Ok(StepResult::InProgress { step }),
+        "in_doubt" => match (a.started_attempt, a.started_run_id) {
+            (Some(started_attempt), Some(started_run)) => Ok(StepResult::InDoubt {
+                step,
+                started_attempt,
+                started_run,
+            }),
+            _ => Err("a step in doubt without its attempt".to_owned()),
+        },
+        "completed" => match (a.value, a.value_base64) {
+            (Some(json), None) => Ok(StepResult::Completed {
+                step,
+                value: StepValue::Json(json.to_string().into()),
+                event_ids: a.event_ids.unwrap_or_default(),
+            }),
+            (None, Some(text)) => {
+                let bytes = STANDARD.decode(text).map_err(|e| e.to_string())?;
+                Ok(StepResult::Completed {
+                    step,
+                    value: StepValue::Bytes {
+                        content_type: a.content_type.unwrap_or_default(),
+                        bytes: bytes.into(),
+                    },
+                    event_ids: a.event_ids.unwrap_or_default(),
+                })
+            }
+            (value, _) => Ok(recorded(
+                false,
+                Answer {
+                    value,
+                    value_base64: None,
+                    ..a
+                },
+            )),
+        },
+        "failed" => match a.error.clone() {
+            Some(error) => Ok(StepResult::Failed {
+                step,
+                error,
+                partial: a.partial.map(|p| p.to_string().into()),
+                failures: a.failures,
+            }),
+            None => Ok(recorded(true, a)),
+        },
+        other => Err(format!("a step is `{other}`")),
     }
 }
