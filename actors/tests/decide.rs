@@ -33,5 +33,7 @@ mod people;
 mod plans;
 #[path = "decide/random.rs"]
 mod random;
+#[path = "decide/steps.rs"]
+mod steps;
 #[path = "decide/turns.rs"]
 mod turns;

@@ -25,10 +25,12 @@ use longhaul_actors::session::decision::{Reply, SnapshotRow};
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
 use longhaul_actors::session::history::RunRow;
+use longhaul_actors::session::journal::*;
 use longhaul_actors::session::payload::*;
 use longhaul_actors::session::projection::*;
 use longhaul_actors::session::state::*;
 use longhaul_actors::session::status::Status;
+use longhaul_actors::session::step::*;
 use longhaul_actors::session::stored::{event_of, new_record};
 use longhaul_storage::{ContentState, Record};
 use samples::*;
@@ -82,7 +84,7 @@ fn every_event_type_has_a_golden_record() {
         assert_eq!(EventType::from_tag(*tag), Some(*kind));
         let body = body(*kind);
         let content = match &body {
-            Body::Opaque => Bytes::from_static(br#"{"text":"\u00e9"}"#),
+            Body::Opaque => Bytes::from_static(opaque(*kind)),
             known => known.to_json(),
         };
         let header = Header {
@@ -98,7 +100,10 @@ fn every_event_type_has_a_golden_record() {
             }),
             boundary: true,
             refers: Some(event_id(2)),
-            label: Some("go".into()),
+            label: Some(match kind.text().starts_with("step.") {
+                true => mark().label(),
+                false => "go".into(),
+            }),
         };
         let event = Event {
             seq: 4,
@@ -177,6 +182,43 @@ fn reply() -> Reply {
         status: 202,
         body: b"{}".to_vec(),
         inputs: Some(vec![answer()]),
+        steps: Some(StepsReply {
+            many: true,
+            answers: vec![
+                StepAnswer::Execute { step: event_id(4) },
+                StepAnswer::Completed {
+                    step: event_id(4),
+                    done_seq: 5,
+                },
+                StepAnswer::Failed {
+                    step: event_id(4),
+                    done_seq: 5,
+                    failures: 2,
+                },
+                StepAnswer::InProgress { step: event_id(4) },
+                StepAnswer::InDoubt {
+                    step: event_id(4),
+                    started_attempt: 1,
+                    started_run: RunId([6; 16]),
+                },
+                StepAnswer::Recorded(StepRecorded {
+                    step: event_id(4),
+                    failed: true,
+                    failures: 1,
+                    event_ids: vec![event_id(5)],
+                    budget_exceeded: true,
+                }),
+            ],
+        }),
+    }
+}
+
+fn mark() -> StepMark {
+    StepMark {
+        key: [0x21; 16],
+        effects: StepEffects::Sandbox,
+        failures: 1,
+        digest: "d1".into(),
     }
 }
 
@@ -260,6 +302,7 @@ fn state() -> State {
             kind: ItemKind::CustomTool,
             id: event_id(9),
             attempt: 2,
+            tool: Some("bash".into()),
         },
     );
     state.signals.push_back(Signal {
@@ -268,6 +311,18 @@ fn state() -> State {
         id: event_id(11),
     });
     state.usage = usage();
+    state.spent.insert("m-1".into(), usage());
+    state.remembered.push(("bash".into(), true));
+    state.journal.chain_seq = 3;
+    state.journal.open.insert(
+        12,
+        OpenStep {
+            id: event_id(12),
+            mark: mark(),
+            run: RunId([6; 16]),
+            attempt: 2,
+        },
+    );
     state.ever_started = true;
     state.started_here = true;
     state.ever_checkpointed = true;
@@ -354,6 +409,19 @@ fn every_stored_row_has_a_golden_form() {
             reply: Some(reply()),
         },
     );
+    stored(
+        "row.step",
+        &StepRow {
+            id: event_id(4),
+            digest: "d1".into(),
+            failed: true,
+            done_seq: 5,
+            effects: StepEffects::External,
+            run: RunId([6; 16]),
+            attempt: 2,
+            failures: 1,
+        },
+    );
     stored("row.checkpoint", &checkpoint());
     stored(
         "row.snapshot",
@@ -396,6 +464,23 @@ fn every_stored_row_has_a_golden_form() {
         writeln!(text, "{}{}", hex(&key), hex(&value)).expect("a string takes all");
     }
     golden("rows.current", text.as_bytes());
+}
+
+#[test]
+fn contents_of_steps_read_as_they_were_written() {
+    let of = |kind| opaque(kind);
+    let started: StepStarted<'_> =
+        serde_json::from_slice(of(EventType::StepStarted)).expect("started");
+    assert_eq!((started.name.as_str(), started.occurrence), ("pay", 1));
+    let content = Bytes::from_static(of(EventType::StepCompleted));
+    let completed: StepCompleted<'_> = serde_json::from_slice(&content).expect("completed");
+    let value = completed.value(&content).expect("a value");
+    assert_eq!(value, StepValue::Json(Bytes::from_static(b"null")));
+    let failed: StepFailed<'_> = serde_json::from_slice(of(EventType::StepFailed)).expect("failed");
+    assert_eq!((failed.failures, failed.error.code.as_str()), (2, "a.b"));
+    let resolved: StepResolved =
+        serde_json::from_slice(of(EventType::StepResolved)).expect("resolved");
+    assert_eq!(resolved.verdict, ResolvedAs::Retry);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A session in a box: facts from maps, a clock by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use longhaul_actors::code::{Code, Rejection};
@@ -19,14 +19,16 @@ use longhaul_actors::session::decision::{Decision, Reply, RowOp};
 use longhaul_actors::session::event::{Author, EventType, NewEvent};
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::facts::{
-    Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
+    Earlier, EndedClaim, EndedStep, Facts, ItemFact, Receipt, StoredCall, needs,
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
-use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
+use longhaul_actors::session::journal::{StepKey, StepRow};
+use longhaul_actors::session::payload::{Body, Budget, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
 use longhaul_actors::session::status::{Status, allowed};
+use longhaul_actors::session::step::OPEN_STEPS_MAX;
 use longhaul_actors::{codec, rows};
 use longhaul_storage::RowChange;
 use serde_json::{Value, json};
@@ -47,6 +49,7 @@ pub(crate) struct Boxed {
     items: BTreeMap<u64, ItemFact>,
     inputs: Vec<Answer>,
     taken: BTreeMap<u64, Vec<Answer>>,
+    steps: BTreeMap<StepKey, StepRow>,
     pub(crate) tokens: u8,
     /// Whose bearer comes with the calls.
     pub(crate) by: Bearer,
@@ -54,6 +57,10 @@ pub(crate) struct Boxed {
     pub(crate) runner: RunnerId,
     /// How long checkpoints live, by the policy of the workspace.
     pub(crate) ttl_s: Option<u64>,
+    /// What the session may spend.
+    pub(crate) budget: Option<Budget>,
+    /// Whether the workspace keeps no content.
+    pub(crate) keeps_nothing: bool,
     /// What becomes of contents.
     pub(crate) kept: crate::contents::Kept,
     /// The rows that follow from the state, kept by applying changes.
@@ -104,10 +111,13 @@ impl Boxed {
             items: BTreeMap::new(),
             inputs: Vec::new(),
             taken: BTreeMap::new(),
+            steps: BTreeMap::new(),
             tokens: 0,
             by: Bearer::Trusted,
             runner: RUNNER,
             ttl_s: None,
+            budget: None,
+            keeps_nothing: false,
             kept: Default::default(),
             rows: BTreeMap::new(),
         }
@@ -144,10 +154,10 @@ impl Boxed {
             principal: "ann".into(),
             pin: pin(),
             metadata,
-            budget: None,
+            budget: self.budget,
             retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
-                zero_data_retention: false,
+                zero_data_retention: self.keeps_nothing,
                 content_ttl_s: self.kept.ttl_s,
             },
             events: Vec::new(),
@@ -291,7 +301,27 @@ impl Boxed {
                 .and_then(|q| self.taken.get(&q).cloned())
                 .unwrap_or_default(),
             aged: n.aged.map(|aging| self.aged(&aging)),
+            steps: n
+                .steps
+                .iter()
+                .filter_map(|k| Some((*k, self.steps.get(k)?.clone())))
+                .collect(),
+            step_ids: n
+                .step_ids
+                .iter()
+                .filter_map(|id| Some((*id, self.ended_step(*id)?)))
+                .collect(),
         }
+    }
+
+    fn ended_step(&self, id: EventId) -> Option<EndedStep> {
+        let (key, row) = self.steps.iter().find(|(_, row)| row.id == id)?;
+        let content = self.log[row.done_seq as usize - 1].content.clone();
+        Some(EndedStep {
+            key: *key,
+            row: row.clone(),
+            content: (!self.kept.has_gone(row.done_seq)).then_some(content),
+        })
     }
 
     fn check(&self, decision: &Decision) {
@@ -347,6 +377,10 @@ impl Boxed {
                 rows::HISTORY_ITEM => {
                     self.items
                         .insert(key as u64, codec::decode(&row.value).expect("item"));
+                }
+                rows::HISTORY_STEP => {
+                    let step = codec::decode(&row.value).expect("step");
+                    self.steps.insert(row.key, step);
                 }
                 _ => {}
             }
@@ -450,6 +484,11 @@ impl Boxed {
             Ok(stored),
             "a state survives its codec"
         );
+        let open = &s.journal.open;
+        assert!(open.len() <= OPEN_STEPS_MAX);
+        assert!(open.keys().all(|seq| *seq > s.journal.chain_seq));
+        let keys: BTreeSet<StepKey> = open.values().map(|o| o.mark.key).collect();
+        assert_eq!(keys.len(), open.len(), "a step is open once");
         if s.run.is_none() {
             assert!(s.items.is_empty(), "a settled run leaves no open item");
         }
