@@ -18,6 +18,7 @@ mod load;
 mod runner;
 mod support;
 mod tidy;
+mod tools;
 mod trajectories;
 
 #[cfg(feature = "failpoints")]
