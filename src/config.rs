@@ -19,8 +19,8 @@ pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
 pub use parts::{
-    EngineSettings, FeedConfig, ForksConfig, ReceiptsConfig, RetentionConfig, RuntimesConfig,
-    StorageConfig, StorageEngine,
+    EngineSettings, FeedConfig, ForksConfig, McpConfig, ReceiptsConfig, RetentionConfig,
+    RuntimesConfig, StorageConfig, StorageEngine,
 };
 pub use table::{SETTINGS, Setting, markdown};
 
@@ -54,6 +54,8 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The built-in runner.
     pub runner: RunnerConfig,
+    /// MCP servers, whose tools agents may have.
+    pub mcp: McpConfig,
 }
 
 /// `sessions.*`

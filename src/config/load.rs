@@ -292,6 +292,12 @@ impl Config {
             "engine.drain_s_max",
             "is 1 to 60",
         )?;
+        for (key, value) in [
+            ("mcp.start_s_max", self.mcp.start_s_max),
+            ("mcp.call_s_max", self.mcp.call_s_max),
+        ] {
+            need((1..=86_400).contains(&value), key, "is 1 to 86400")?;
+        }
         self.runner
             .check()
             .map_err(|(key, reason)| ConfigError::Invalid {
@@ -445,6 +451,8 @@ mod tests {
             &["retention.checkpoint_ttl_s=2592001"],
             &["retention.checkpoints_per_session_max=-1"],
             &["runner.sandbox_dir=longhaul-data/x"],
+            &["mcp.start_s_max=0"],
+            &["mcp.call_s_max=86401"],
         ] {
             assert!(
                 matches!(set(bad), Err(ConfigError::Invalid { .. })),

@@ -125,6 +125,9 @@ pub const SETTINGS: &[Setting] = &[
     n("runner.line_bytes_max", "bytes", "8388608", "Longest line of a `process` harness."),
     n("runner.drain_s_max", "s", "5", "How long attempts have to let go when the runner stops."),
     n("runner.snapshot_s_max", "s", "300", "How long one snapshot may take; without it the turn settles without a checkpoint."),
+    s("mcp.servers_file", Kind::Path, "", "MCP servers whose tools deployments may name, TOML or JSON (docs/tools.md); they run outside of the sandboxes."),
+    n("mcp.start_s_max", "s", "30", "How long an MCP server has to start, and to list its tools."),
+    n("mcp.call_s_max", "s", "600", "Longest call of a tool of an MCP server."),
 ];
 
 /// docs/configuration.md.
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn the_table_is_the_code() {
         let leaves = leaves();
-        let optional = ["auth.tokens_file", "runner.sandbox_dir"];
+        let optional = ["auth.tokens_file", "runner.sandbox_dir", "mcp.servers_file"];
         for setting in SETTINGS {
             match leaves.get(setting.key) {
                 Some(default) => assert_eq!(default, setting.default, "{}", setting.key),

@@ -19,6 +19,7 @@ mod load;
 mod runner;
 mod support;
 mod tidy;
+mod tools;
 mod trajectories;
 mod transcript;
 
