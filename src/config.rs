@@ -5,6 +5,7 @@
 //! nothing refuses the start. Every setting is in [`SETTINGS`] and in docs/configuration.md.
 
 mod load;
+mod models;
 mod parts;
 mod table;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
+pub use models::{AnthropicConfig, ModelsConfig, OpenAiConfig};
 pub use parts::{
     EngineSettings, FeedConfig, ForksConfig, ReceiptsConfig, RetentionConfig, RuntimesConfig,
     StorageConfig, StorageEngine,
@@ -54,6 +56,8 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The built-in runner.
     pub runner: RunnerConfig,
+    /// Routes to models.
+    pub models: ModelsConfig,
 }
 
 /// `sessions.*`
