@@ -33,11 +33,11 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::catalog::profile::CheckpointMode;
-use crate::model::{Model, ToolSpec};
+use crate::model::{Model, Prices, ToolSpec};
 use crate::runner::{Attempt, End, Failure, Sandbox};
 use crate::tool::Tool;
 
-pub use crate::catalog::profile::{ApprovalMode, Prices};
+pub use crate::catalog::profile::ApprovalMode;
 pub use hooks::ExecHook;
 
 /// Calls of one answer that are made; the others are left out.

@@ -17,7 +17,6 @@ mod render;
 mod runner;
 mod serve;
 mod session;
-mod sse;
 mod token;
 mod verify;
 

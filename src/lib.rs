@@ -15,6 +15,7 @@ pub mod model;
 pub mod runner;
 pub mod runtime;
 pub mod snapshots;
+mod sse;
 pub mod telemetry;
 pub mod tool;
 

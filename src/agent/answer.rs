@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::drive::{Driver, Halt, unexpected};
 use super::past::{MODEL, Next, Use, after_answer};
 use super::talk::{self, words};
-use super::{AgentSpec, AgentTool, CALLS_MAX, Prices};
+use super::{AgentSpec, AgentTool, CALLS_MAX};
 use crate::journal::{Begun, Extra, OnDoubt, OnFailure, OpenStep, Step, StepError, StepValue};
-use crate::model::{ModelAnswer, ModelError, ModelRequest, StopReason, ToolCall, ToolSpec};
+use crate::model::{ModelAnswer, ModelError, ModelRequest, Prices, StopReason, ToolCall, ToolSpec};
 use crate::runner::Failure;
 
 /// Longest JSON of one event that an answer makes, bytes; an event's limit is 1 MiB.
@@ -61,21 +61,10 @@ pub(super) fn tool_specs(spec: &AgentSpec) -> Vec<ToolSpec> {
 
 /// What an answer costs.
 pub(super) fn priced(answer: &ModelAnswer, prices: Prices) -> (Usage, Option<String>) {
-    let mut usage = answer.usage;
-    if usage.cost_micros == 0 {
-        let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
-        let sum = of(usage.input_tokens, prices.input_micros_per_million)
-            + of(usage.output_tokens, prices.output_micros_per_million)
-            + of(
-                usage.cache_read_tokens,
-                prices.cache_read_micros_per_million,
-            )
-            + of(
-                usage.cache_write_tokens,
-                prices.cache_write_micros_per_million,
-            );
-        usage.cost_micros = u64::try_from(sum.div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    }
+    let usage = match answer.usage.cost_micros {
+        0 => prices.priced(answer.usage),
+        _ => answer.usage,
+    };
     (usage, Some(answer.model.clone()))
 }
 

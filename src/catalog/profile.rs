@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 pub use agent::{
-    AgentProfile, ApprovalMode, CustomTool, ModelChoice, Prices, ScriptedAnswer, ScriptedCall,
+    AgentProfile, ApprovalMode, CustomTool, ModelChoice, ScriptedAnswer, ScriptedCall,
     ScriptedModelProfile, StopHookProfile, SubAgentProfile, ToolChoice, ToolSettings,
 };
 pub use sandbox::{Isolation, SandboxLimits, SandboxProfile};

@@ -12,6 +12,7 @@ use longhaul_actors::ids::RunnerId;
 use tokio::sync::oneshot;
 
 use super::attached::Attached;
+use super::harness::agent::AgentHarness;
 use super::inprocess::InProcess;
 use super::protocol::ClaimApi;
 use super::sandbox::SandboxProvider;
@@ -110,6 +111,10 @@ async fn work(
     if let Err(error) = api.enrol().await {
         return drop(started.send(Err(error.to_string())));
     }
+    let agents = match AgentHarness::of(&config, &door) {
+        Ok(agents) => agents,
+        Err(error) => return drop(started.send(Err(error))),
+    };
     let isolated = provider.is_isolated();
     let provider = Arc::new(provider);
     let attached = Arc::new(Attached::default());
@@ -122,6 +127,7 @@ async fn work(
     };
     runtime.attach_left(&control, &provider).await;
     let mut registry = Registry::built_in();
+    registry.add_harness(Arc::new(agents));
     registry.add_provider(provider);
     registry.take_attached_from(Arc::clone(&attached));
     registry.add_all(extensions);

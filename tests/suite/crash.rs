@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, assert_whole, call, call_once, id, spec};
 
+mod agent;
 mod disks;
 mod fold;
 

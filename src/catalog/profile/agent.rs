@@ -8,6 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{CheckpointMode, INSTRUCTIONS_BYTES_MAX, invalid};
+use crate::model::Prices;
 
 /// Most model calls that one invocation may be given.
 const TURNS_MAX: u32 = 10_000;
@@ -32,10 +33,14 @@ pub struct AgentProfile {
     pub model: ModelChoice,
     /// What a call costs, where the model does not say so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub prices: Option<Prices>,
     /// Tools of the runner's own, by name.
     #[serde(default)]
     pub tools: Vec<ToolChoice>,
+    /// Servers of the runner's whose tools it has, by name (docs/tools.md).
+    #[serde(default)]
+    pub mcp: Vec<ToolChoice>,
     /// Tools that the caller answers, with `user.custom_tool_result`.
     #[serde(default)]
     pub custom_tools: Vec<CustomTool>,
@@ -144,17 +149,6 @@ pub struct ScriptedCall {
     /// What is wrong with the arguments' JSON, if anything; `input` is then their text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub malformed: Option<String>,
-}
-
-/// Prices, in millionths of the account's currency for a million tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[expect(missing_docs, reason = "the wire names say it")]
-pub struct Prices {
-    pub input_micros_per_million: u64,
-    pub output_micros_per_million: u64,
-    pub cache_read_micros_per_million: u64,
-    pub cache_write_micros_per_million: u64,
 }
 
 /// A tool by name, and whether people are asked first.
@@ -299,7 +293,8 @@ impl AgentProfile {
         if let Some(i) = hooks.iter().position(|h| h.exec.trim().is_empty()) {
             return Err(field(&format!("stop_hooks[{i}].exec"), "is empty"));
         }
-        let own = self.tools.iter().map(|t| t.name());
+        check_names("mcp", self.mcp.iter().map(ToolChoice::name))?;
+        let own = self.tools.iter().map(ToolChoice::name);
         let custom = self.custom_tools.iter().map(|t| t.name.as_str());
         let agents = self.agents.iter().map(|a| a.name.as_str());
         check_names("tools", own.chain(custom).chain(agents))?;

@@ -96,10 +96,10 @@ fn agents_round_trip_and_bad_ones_are_refused_by_field() {
         r#""model":"anthropic/claude""#,
         r#""model":{"route":"scripted","answers":[{"text":"hi","tool_calls":[{"name":"bash","input":{}}],"usage":{"input_tokens":1}}]},
             "tools":["bash",{"name":"write","approval":"ask"}],"custom_tools":[{"name":"ask_me"}],
-            "agents":[{"name":"helper","tools":["bash"],"agents":[{"name":"deeper"}]}],
+            "mcp":["tickets",{"name":"wiki","approval":"ask"}],"agents":[{"name":"helper","tools":["bash"],"agents":[{"name":"deeper"}]}],
             "stop_hooks":[{"exec":"make test"}],"turns_max":5,"passes_max":2,"compact_at_tokens":1000,
             "output_schema":{"type":"object"},"output_tokens_max":100,"tool_s_max":60,"checkpoint":"turn",
-            "prices":{"input_micros_per_million":3}"#,
+            "prices":{"input_micros_per_mtok":3}"#,
     ] {
         let read = agent(fields).expect(fields);
         read.check(&Kinds::default()).expect(fields);

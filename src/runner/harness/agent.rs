@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use longhaul_actors::env::Door;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -13,22 +14,25 @@ use crate::agent::{self, AgentSpec, AgentTool, Approver, ExecHook, Limits, StopH
 use crate::catalog::profile::{
     AgentProfile, CheckpointMode, CustomTool, ModelChoice, SubAgentProfile,
 };
+use crate::config::Config;
 use crate::model::scripted::ScriptedModel;
-use crate::model::{Model, ModelRoutes, NoRoutes, ToolSpec};
+use crate::model::{Model, ModelRoutes, NoRoutes, Routes, ToolSpec};
 use crate::runner::attempt::Attempt;
-use crate::tool::Tool;
+use crate::tool::mcp::McpServers;
+use crate::tool::{Tool, built_in};
 
 /// The harness of kind `agent`.
 #[derive(Debug, Clone)]
 pub struct AgentHarness {
     routes: Arc<dyn ModelRoutes>,
+    servers: Option<McpServers>,
     tools: BTreeMap<String, Arc<dyn Tool>>,
     approver: Option<Arc<dyn Approver>>,
     hooks: Vec<Arc<dyn StopHook>>,
 }
 
 impl Default for AgentHarness {
-    /// Recorded models only.
+    /// Recorded models and built-in tools only.
     fn default() -> Self {
         Self::new(Arc::new(NoRoutes))
     }
@@ -39,13 +43,31 @@ impl AgentHarness {
     pub fn new(routes: Arc<dyn ModelRoutes>) -> Self {
         Self {
             routes,
+            servers: None,
             tools: BTreeMap::new(),
             approver: None,
             hooks: Vec::new(),
         }
     }
 
-    /// Adds a tool that profiles may name; one of the same name is replaced.
+    /// As the settings of a runner say: its routes to models, its MCP servers.
+    ///
+    /// # Errors
+    /// What of them does not fit, for people.
+    pub fn of(config: &Config, door: &Door) -> Result<Self, String> {
+        let routes = Routes::open(&config.models, door.clone()).map_err(|e| e.to_string())?;
+        let servers = McpServers::open(&config.mcp, door).map_err(|e| e.to_string())?;
+        Ok(Self::new(Arc::new(routes)).servers(servers))
+    }
+
+    /// Has the tools of these servers.
+    #[must_use]
+    pub fn servers(mut self, servers: McpServers) -> Self {
+        self.servers = Some(servers);
+        self
+    }
+
+    /// Adds a tool that profiles may name; it goes before a built-in one of the same name.
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
         self.tools.insert(tool.spec().name.clone(), tool);
@@ -67,7 +89,7 @@ impl AgentHarness {
     }
 
     /// The agent of an attempt.
-    fn spec(&self, attempt: &Attempt) -> Result<AgentSpec, Failure> {
+    async fn spec(&self, attempt: &Attempt) -> Result<AgentSpec, Failure> {
         let mut fields = attempt.claim().harness().clone();
         if let Some(fields) = fields.as_object_mut() {
             fields.remove("kind");
@@ -80,6 +102,11 @@ impl AgentHarness {
         let mut spec = AgentSpec::new(instructions, Arc::clone(&model));
         for choice in &profile.tools {
             spec = spec.tool_with(self.find(choice.name())?, choice.approval());
+        }
+        for server in &profile.mcp {
+            for tool in self.server_tools(server.name()).await? {
+                spec = spec.tool_with(tool, server.approval());
+            }
         }
         let custom = profile.custom_tools.iter().map(custom_tool);
         spec.tools.extend(custom.map(AgentTool::Custom));
@@ -113,8 +140,18 @@ impl AgentHarness {
         }
     }
 
+    async fn server_tools(&self, name: &str) -> Result<Vec<Arc<dyn Tool>>, Failure> {
+        let Some(servers) = &self.servers else {
+            let text = format!("this runner has no MCP server {name:?}");
+            return Err(Failure::run("mcp.not_configured", text));
+        };
+        let tools = servers.tools(&[name.to_owned()]).await;
+        tools.map_err(|e| Failure::run(e.code(), e.to_string()))
+    }
+
     fn find(&self, name: &str) -> Result<Arc<dyn Tool>, Failure> {
-        self.tools.get(name).cloned().ok_or_else(|| {
+        let own = self.tools.get(name).cloned();
+        own.or_else(|| built_in(name)).ok_or_else(|| {
             let text = format!("this runner has no tool {name:?}");
             Failure::run("agent.tool_unknown", text)
         })
@@ -178,7 +215,7 @@ impl Harness for AgentHarness {
 
     fn run<'a>(&'a self, attempt: &'a Attempt) -> BoxFuture<'a, Result<End, Failure>> {
         async move {
-            let spec = self.spec(attempt)?;
+            let spec = self.spec(attempt).await?;
             agent::run(attempt, &spec).await
         }
         .boxed()

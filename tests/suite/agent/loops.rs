@@ -282,8 +282,7 @@ async fn prices_are_counted_where_the_model_has_none() {
     answer.usage.cost_micros = 0;
     let model = Played::new(vec![answer]);
     let stage = Stage::open(&Cast::new(&model)).await;
-    let prices =
-        json!({"input_micros_per_million": 3_000_000, "output_micros_per_million": 15_000_000});
+    let prices = json!({"input_micros_per_mtok": 3_000_000, "output_micros_per_mtok": 15_000_000});
     let session = stage.session(json!({"prices": prices})).await;
     turn(&session, "go").await;
     assert_eq!(spent(&session).await.cost_micros, 10 * 3 + 5 * 15);
