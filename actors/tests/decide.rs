@@ -33,5 +33,7 @@ mod people;
 mod plans;
 #[path = "decide/random.rs"]
 mod random;
+#[path = "decide/resume.rs"]
+mod resume;
 #[path = "decide/turns.rs"]
 mod turns;

@@ -18,7 +18,7 @@ use crate::rows;
 use crate::session::actor::{checkpoints, state_at};
 use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
-use crate::session::command::{Command, Fork, ForkedDisk, Request};
+use crate::session::command::{Command, Fork, ForkedDisk, Prompt, Request};
 use crate::session::decision::SnapshotRow;
 use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
@@ -46,6 +46,8 @@ pub struct ForkRequest {
     pub principal: Option<String>,
     /// The child's pairs; `None` = the source's.
     pub metadata: Option<Map<String, Value>>,
+    /// The child's first own message.
+    pub prompt: Option<Box<Prompt>>,
 }
 
 /// The place that was selected.
@@ -112,6 +114,7 @@ impl Engine {
             selector: ask.selector,
             principal: ask.principal,
             metadata: ask.metadata,
+            prompt: ask.prompt,
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,

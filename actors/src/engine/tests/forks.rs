@@ -16,6 +16,7 @@ pub(super) fn fork_of(source: SessionId, selector: Selector) -> ForkRequest {
         selector,
         principal: None,
         metadata: None,
+        prompt: None,
     }
 }
 
