@@ -146,7 +146,12 @@ async fn check(server: &Server, lasting: &Value, point: &str) {
                 given += usize::from(checkpoint["id"] == lasting["id"]);
             }
             Err(code) => {
-                assert_eq!(code, "runtime.checkpoint_expired", "{point}: {checkpoint}");
+                // It is over before it is taken, or before the copy of it is looked at.
+                let late = ["runtime.checkpoint_expired", "sandbox.not_found"];
+                assert!(
+                    late.contains(&code.as_str()),
+                    "{point}: {code}: {checkpoint}"
+                );
                 assert!(is_short(&checkpoint, lasting), "{point}: {checkpoint}");
             }
         }
