@@ -152,13 +152,8 @@ async fn killed_at(point: &'static str) -> bool {
     server.process.restart().await.unwrap();
     settled(&server, &acked).await;
     check(&server, &acked, point).await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    fold::compare(&data, point);
+    let stopped = server.stop().await;
+    fold::compare(&stopped.data, point);
     died
 }
 

@@ -81,13 +81,8 @@ async fn is_absent(server: &Server, session: &Value) {
 
 /// Sessions' rows and references to snapshots, once the server has ended.
 async fn rows_left(server: Server) -> (usize, usize) {
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    rows_in(&data)
+    let stopped = server.stop().await;
+    rows_in(&stopped.data)
 }
 
 fn rows_in(data: &Path) -> (usize, usize) {

@@ -79,13 +79,8 @@ async fn killed_at(point: &'static str) -> bool {
     server.process.restart().await.unwrap();
     server.wait_status(&turns, &["idle"]).await;
     check(&server, &made, point).await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    collected(&data, &settings, point).await;
+    let stopped = server.stop().await;
+    collected(&stopped.data, &settings, point).await;
     died
 }
 

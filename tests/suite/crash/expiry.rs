@@ -67,13 +67,8 @@ async fn killed_at(point: &'static str) -> bool {
     server.wait_status(&session, &["idle"]).await;
     check(&server, &lasting, point).await;
     over(&server, &lasting, point).await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    collected(&data, &settings, point).await;
+    let stopped = server.stop().await;
+    collected(&stopped.data, &settings, point).await;
     died
 }
 
