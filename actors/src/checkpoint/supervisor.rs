@@ -33,6 +33,9 @@ pub const CHECKPOINT_POINTS: &[&str] = &[
     "fork::after_commit",
 ];
 
+/// Fault points of the end of a checkpoint's time, in the order they are passed.
+pub const EXPIRY_POINTS: &[&str] = &["expiry::before_commit", "expiry::after_commit"];
+
 /// Fault points of collection, in the order they are passed.
 pub const COLLECT_POINTS: &[&str] = &[
     "collect::before_doom",

@@ -178,6 +178,10 @@ fn forked(state: &mut State, event: &Event, b: &SessionForked) {
     if let Some(run) = &mut state.run {
         // A claim is a right in the source only.
         run.claim = None;
+        // Nothing is spent yet, so nothing waits for money.
+        for wait in &mut run.waits {
+            wait.done |= matches!(wait.on, WaitingOn::Budget { .. });
+        }
     }
 }
 
