@@ -481,11 +481,11 @@ async fn families_stay_in_their_workspace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_resume_goes_on_once() {
     let site = Site::open().await;
-    let session = site.session(json!({})).await;
+    let session = site.session().await;
     let path = format!("/v1/sessions/{session}/resume");
     let resume = async |key: &str, body: Value| {
-        let key = [("idempotency-key", key)];
-        site.call("POST", &path, &key, Some(body)).await
+        site.post_with(&path, body, &[("idempotency-key", key)])
+            .await
     };
     let first = resume("a", json!({ "prompt": "on", "from": "latest" })).await;
     let again = resume("a", json!({ "prompt": "on", "from": "latest" })).await;
