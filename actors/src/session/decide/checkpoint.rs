@@ -268,15 +268,22 @@ pub(super) fn find(state: &State, id: CheckpointId) -> Result<&Checkpoint, Rejec
     })
 }
 
-/// Says of every checkpoint whose time is over that it is, and of the one created at `due`
-/// whatever the wall clock says.
+/// Most checkpoints whose end is said in one commit: the timer of the next one is due at once.
+const EXPIRED_MAX: usize = 100;
+
+/// Says of the checkpoints whose time is over that it is, and of the one created at `due` whatever
+/// the wall clock says.
 pub(super) fn expire(draft: &mut Draft<'_>, due: Option<u64>) {
     let now_ms = draft.env.now_ms;
     let over = |c: &&Arc<Checkpoint>| c.holds_bytes() && (c.is_over(now_ms) || due == Some(c.seq));
     let listed = draft.state().checkpoints.0.values();
+    let mut listed: Vec<_> = listed.filter(over).collect();
+    // As the timers have it: the one that is due comes first.
+    listed.sort_unstable_by_key(|c| (c.created.expires_at_ms, c.seq));
     let ids: Vec<CheckpointId> = listed
-        .filter(over)
+        .into_iter()
         .map(|c| c.created.checkpoint_id)
+        .take(EXPIRED_MAX)
         .collect();
     for checkpoint_id in ids {
         drop_blob(draft, checkpoint_id);
