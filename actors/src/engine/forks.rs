@@ -240,6 +240,7 @@ impl Engine {
     ) -> Result<Vec<Value>, Rejection> {
         let state = self.state(workspace, session).await?;
         let now_ms = self.inner.door.clock.wall_ms();
+        let pin = state.about.as_ref().map(|about| &about.pin);
         let listed = state.checkpoints.newest_first();
         Ok(listed
             .map(|c| {
@@ -248,7 +249,7 @@ impl Engine {
                 if shown.holds_bytes() && shown.is_over(now_ms) {
                     shown.snapshot_state = SnapshotState::Expired;
                 }
-                shown.json(session)
+                shown.json(session, pin)
             })
             .collect())
     }

@@ -54,10 +54,12 @@ pub fn evolve(state: &mut State, event: &Event) {
         Body::SessionForked(b) => forked(state, event, b),
         Body::CheckpointCreated(b) => {
             state.ever_checkpointed = true;
+            let mut created = (**b).clone();
+            created.run_id = created.run_id.or(event.header.run.map(|r| r.id));
             let checkpoint = Checkpoint {
                 seq: event.seq,
                 created_at_ms: event.header.created_at_ms,
-                created: (**b).clone(),
+                created,
                 pinned: false,
                 snapshot_state: SnapshotState::Live,
                 rejected: None,

@@ -418,7 +418,12 @@ impl Boxed {
                 }
                 RowChange::Delete(key) => {
                     if key[0] == rows::SNAPSHOT_HOLDER {
-                        assert!(looked_at(key), "bytes are forgotten");
+                        let snapshot = SnapshotKey(key[1..17].try_into().expect("a key"));
+                        let others = self.state.checkpoints.newest_first();
+                        let held = others
+                            .filter(|c| c.holds_bytes())
+                            .any(|c| c.snapshot_key(WorkspaceRef::DEFAULT) == snapshot);
+                        assert!(looked_at(key) != held, "bytes are forgotten, or looked at");
                     }
                     assert!(self.rows.remove(key).is_some(), "deletes what is not there");
                 }

@@ -19,6 +19,11 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Whether nothing was spent.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The sum; saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
