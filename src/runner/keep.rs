@@ -5,7 +5,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
-use longhaul_actors::session::payload::ResumeFrom;
 use serde_json::{Map, Value, json};
 
 use super::attempt::Attempt;
@@ -130,15 +129,8 @@ fn wire(snapshot: &Snapshot) -> Value {
 }
 
 fn made(snapshot: Snapshot) -> SettleCheckpoint {
-    SettleCheckpoint::Made(Box::new(NewCheckpoint {
-        snapshot: snapshot.reference,
-        kept: snapshot.kept,
-        resume: ResumeFrom::RebuildFromLog,
-        blob: None,
-        name: None,
-        metadata_json: "{}".to_owned(),
-        cursor: None,
-    }))
+    let new = NewCheckpoint::of(snapshot.reference, snapshot.kept);
+    SettleCheckpoint::Made(Box::new(new))
 }
 
 /// Keeps the files of the turn that ends. A failure is part of the log, not of the turn. `None` =

@@ -214,6 +214,11 @@ impl Inner {
 }
 
 impl SnapshotStore {
+    /// The folder that it was opened in.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
     /// Opens the store in `folder`, making it when it is not there, and removes what unfinished
     /// snapshots left.
     ///

@@ -22,7 +22,7 @@ use draft::Draft;
 
 pub use fork::base_of;
 pub use operate::{is_paused, record};
-pub use people::erased_reply;
+pub use people::{check_metadata, erased_reply};
 
 /// Decides one command.
 ///

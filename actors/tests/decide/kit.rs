@@ -367,6 +367,7 @@ impl Boxed {
             match row.clone() {
                 RowOp::Operation(operation) => self.state.now.operation = operation,
                 RowOp::Attached(attached) => self.state.now.attached = attached,
+                RowOp::Unread(unread) => self.state.now.unread = Some(unread),
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
@@ -440,6 +441,7 @@ impl Boxed {
         let s = &self.state;
         let mut again = State::new(s.id);
         self.log.iter().for_each(|e| evolve(&mut again, &e.event));
+        again.now = s.now;
         assert_eq!(&again, s, "a fold of the log gives the state");
         let bytes = codec::encode(s);
         let mut stored = s.clone();

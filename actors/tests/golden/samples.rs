@@ -71,7 +71,6 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
             schema: Some("v1".into()),
         },
         snapshot: snapshot(),
-        generation: 1,
         expires_at_ms: 2_000_000,
     }
 }

@@ -89,7 +89,6 @@ fn checkpoint(draft: &mut Draft<'_>, disk: &ForkedDisk) {
         checkpoint_id: CheckpointId(draft.env.uuid()),
         kind: CheckpointKind::Fork,
         parent_checkpoint_id: Some(source.checkpoint_id),
-        generation: 0,
         ..source.clone()
     };
     if let Some(about) = &draft.base().about {
