@@ -6,3 +6,4 @@ mod disks;
 mod kit;
 mod settings;
 mod states;
+mod truth;

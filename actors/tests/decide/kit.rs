@@ -25,7 +25,7 @@ use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
 use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
-use longhaul_actors::session::state::{Answer, State};
+use longhaul_actors::session::state::{Answer, Now, State};
 use longhaul_actors::session::status::{Status, allowed};
 use longhaul_actors::{codec, rows};
 use longhaul_storage::RowChange;
@@ -447,6 +447,8 @@ impl Boxed {
         let mut stored = s.clone();
         // They are rows of their own.
         stored.checkpoints = Checkpoints::default();
+        // Gone with the process.
+        stored.now = Now::default();
         assert_eq!(
             codec::decode::<State>(&bytes),
             Ok(stored),
