@@ -4,6 +4,7 @@
 //! The bytes are durable before any row names them; a pack goes only when no row does, counted
 //! again after the store has begun to look (see [`longhaul_storage::snapshots::Collection`]).
 
+pub mod check;
 pub mod local;
 
 use std::collections::HashSet;

@@ -11,15 +11,15 @@ use super::attempt::Attempt;
 use super::calls::CallError;
 use super::harness::Failure;
 use super::protocol::CallAnswer;
-use super::sandbox::Snapshot;
+use super::sandbox::{SandboxError, Snapshot};
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotKept {
     #[error("this sandbox gives no snapshots")]
     Unsupported,
-    #[error("{0}")]
-    Sandbox(String),
+    #[error(transparent)]
+    Sandbox(SandboxError),
     #[error(transparent)]
     Call(CallError),
 }
@@ -29,7 +29,8 @@ impl NotKept {
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::Unsupported => "sandbox.unsupported",
-            Self::Sandbox(_) | Self::Call(_) => "sandbox.failed",
+            Self::Sandbox(why) => why.code(),
+            Self::Call(_) => "sandbox.failed",
         }
     }
 }
@@ -108,12 +109,12 @@ impl Attempt {
     }
 }
 
-async fn snapshot(attempt: &Attempt) -> Result<Snapshot, String> {
+async fn snapshot(attempt: &Attempt) -> Result<Snapshot, SandboxError> {
     let clock = &attempt.door.clock;
     let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
     tokio::select! {
-        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
-        () = clock.sleep_until(until) => Err("it took too long".to_owned()),
+        taken = attempt.sandbox.snapshot(false) => taken,
+        () = clock.sleep_until(until) => Err(SandboxError::Failed("it took too long".to_owned())),
     }
 }
 
@@ -139,9 +140,9 @@ pub(super) async fn at_the_end(attempt: &Attempt) -> Option<SettleCheckpoint> {
     if attempt.api.keeps_snapshots() {
         return Some(match snapshot(attempt).await {
             Ok(snapshot) => made(snapshot),
-            Err(reason) => {
-                tracing::warn!(reason, "no checkpoint of this turn");
-                SettleCheckpoint::Failed(reason)
+            Err(why) => {
+                tracing::warn!(%why, "no checkpoint of this turn");
+                SettleCheckpoint::Failed(why.to_string())
             }
         });
     }

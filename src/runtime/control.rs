@@ -333,3 +333,36 @@ impl Runtime {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+    use std::path::PathBuf;
+
+    use longhaul_storage::snapshots::SnapshotError;
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::snapshots::VaultError;
+
+    #[test]
+    fn a_full_disk_is_its_own_answer_wherever_it_was_met() {
+        let path = PathBuf::from("pack");
+        let kept = VaultError::from(SnapshotError::Full { path });
+        let by_system = |errno: Errno| Error::from_raw_os_error(errno.raw_os_error());
+        let all = [
+            SandboxError::from(kept),
+            SandboxError::from(VaultError::io(&by_system(Errno::NOSPC))),
+            SandboxError::io("f", &by_system(Errno::NOSPC)),
+            SandboxError::io("f", &by_system(Errno::DQUOT)),
+        ];
+        for error in all {
+            assert_eq!(error.code(), "storage.full", "{error}");
+            let answer = Rejection::from(error);
+            assert_eq!(answer.code, Code::StorageFull, "{answer}");
+            assert!(answer.code.is_retryable());
+        }
+        let other = SandboxError::io("f", &by_system(Errno::IO));
+        assert_eq!(Rejection::from(other).code, Code::SandboxFailed);
+    }
+}

@@ -445,10 +445,7 @@ impl Boxed {
         assert_eq!(&again, s, "a fold of the log gives the state");
         let bytes = codec::encode(s);
         let mut stored = s.clone();
-        // They are rows of their own.
-        stored.checkpoints = Checkpoints::default();
-        // Gone with the process.
-        stored.now = Now::default();
+        (stored.checkpoints, stored.now) = (Checkpoints::default(), Now::default());
         assert_eq!(
             codec::decode::<State>(&bytes),
             Ok(stored),

@@ -11,14 +11,6 @@ use serde_json::{Value, json};
 use super::kit::*;
 use crate::support::{Server, assert_whole, packs};
 
-async fn delete_newest(server: &Server, session: &str) {
-    let newest = checkpoints(server, session).await[0]["id"].clone();
-    let delete = json!({ "checkpoint_id": newest });
-    op(&server.url(), "checkpoint/delete-snapshot", delete)
-        .await
-        .must();
-}
-
 fn rebuilt(reason: &str) -> Value {
     json!({ "kind": "event_log_rebuild", "reason": reason })
 }
