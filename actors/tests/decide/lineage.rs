@@ -11,7 +11,7 @@ use longhaul_actors::session::decide::base_of;
 use longhaul_actors::session::decision::Reply;
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::payload::{
-    Body, Outcome, ResumeFrom, ResumePlan, Retention, Selector, SnapshotRef, Usage,
+    Body, Outcome, ResumePlan, Retention, Selector, SnapshotRef, Usage,
 };
 use longhaul_actors::session::projection::TimerRow;
 use longhaul_actors::session::state::State;

@@ -22,7 +22,7 @@ use crate::ids::{CheckpointId, ClaimToken, SessionId};
 use crate::rows;
 use crate::session::command::{Bearer, Command, NewCheckpoint, Settle, SettleCheckpoint, Verb};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{Outcome, ResumeFrom, Retention, SnapshotRef, Usage};
+use crate::session::payload::{Outcome, Retention, SnapshotRef, Usage};
 
 /// Bytes in memory.
 #[derive(Debug, Default)]
