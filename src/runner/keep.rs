@@ -5,22 +5,21 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
-use longhaul_actors::session::payload::ResumeFrom;
 use serde_json::{Map, Value, json};
 
 use super::attempt::Attempt;
 use super::calls::CallError;
 use super::harness::Failure;
 use super::protocol::CallAnswer;
-use super::sandbox::Snapshot;
+use super::sandbox::{SandboxError, Snapshot};
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotKept {
     #[error("this sandbox gives no snapshots")]
     Unsupported,
-    #[error("{0}")]
-    Sandbox(String),
+    #[error(transparent)]
+    Sandbox(SandboxError),
     #[error(transparent)]
     Call(CallError),
 }
@@ -30,7 +29,8 @@ impl NotKept {
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::Unsupported => "sandbox.unsupported",
-            Self::Sandbox(_) | Self::Call(_) => "sandbox.failed",
+            Self::Sandbox(why) => why.code(),
+            Self::Call(_) => "sandbox.failed",
         }
     }
 }
@@ -109,12 +109,12 @@ impl Attempt {
     }
 }
 
-async fn snapshot(attempt: &Attempt) -> Result<Snapshot, String> {
+async fn snapshot(attempt: &Attempt) -> Result<Snapshot, SandboxError> {
     let clock = &attempt.door.clock;
     let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
     tokio::select! {
-        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
-        () = clock.sleep_until(until) => Err("it took too long".to_owned()),
+        taken = attempt.sandbox.snapshot(false) => taken,
+        () = clock.sleep_until(until) => Err(SandboxError::Failed("it took too long".to_owned())),
     }
 }
 
@@ -130,15 +130,8 @@ fn wire(snapshot: &Snapshot) -> Value {
 }
 
 fn made(snapshot: Snapshot) -> SettleCheckpoint {
-    SettleCheckpoint::Made(Box::new(NewCheckpoint {
-        snapshot: snapshot.reference,
-        kept: snapshot.kept,
-        resume: ResumeFrom::RebuildFromLog,
-        blob: None,
-        name: None,
-        metadata_json: "{}".to_owned(),
-        cursor: None,
-    }))
+    let new = NewCheckpoint::of(snapshot.reference, snapshot.kept);
+    SettleCheckpoint::Made(Box::new(new))
 }
 
 /// Keeps the files of the turn that ends. A failure is part of the log, not of the turn. `None` =
@@ -147,9 +140,9 @@ pub(super) async fn at_the_end(attempt: &Attempt) -> Option<SettleCheckpoint> {
     if attempt.api.keeps_snapshots() {
         return Some(match snapshot(attempt).await {
             Ok(snapshot) => made(snapshot),
-            Err(reason) => {
-                tracing::warn!(reason, "no checkpoint of this turn");
-                SettleCheckpoint::Failed(reason)
+            Err(why) => {
+                tracing::warn!(%why, "no checkpoint of this turn");
+                SettleCheckpoint::Failed(why.to_string())
             }
         });
     }

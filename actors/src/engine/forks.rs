@@ -106,6 +106,10 @@ impl Engine {
             None => None,
         };
         let adopted = copied.as_ref().map(|c| c.adopted.clone());
+        let chosen = checkpoint.as_ref().map(|c| {
+            let workspace = ask.request.workspace;
+            (c.created.checkpoint_id, c.snapshot_key(workspace))
+        });
         let fork = Fork {
             request: ask.request,
             source,
@@ -123,11 +127,32 @@ impl Engine {
                 })
             }),
         };
-        let answer = self.command(child, Command::Fork(Box::new(fork))).await;
+        let answer = match self.command(child, Command::Fork(Box::new(fork))).await {
+            // Its condition failed each time: perhaps what it needs is not there any more.
+            Err(why) if why.code == Code::Busy => {
+                Err(self.gone_meanwhile(chosen).await.unwrap_or(why))
+            }
+            other => other,
+        };
         if let Some(copied) = copied {
             copied.settle(answer.as_ref().map(drop).map_err(Clone::clone));
         }
         answer
+    }
+
+    /// What is said of a checkpoint whose snapshot went after it was looked at.
+    async fn gone_meanwhile(
+        &self,
+        chosen: Option<(CheckpointId, SnapshotKey)>,
+    ) -> Option<Rejection> {
+        let (id, key) = chosen?;
+        let read = self.inner.read(Class::Session, move |view| {
+            let there = view.row(&rows::snapshot(key))?.is_some();
+            Ok(there && view.row(&rows::doomed(key))?.is_none())
+        });
+        let there = read.await.ok()?;
+        let detail = format!("the snapshot of {id} went meanwhile");
+        (!there).then(|| Rejection::new(Code::SnapshotDeleted, detail))
     }
 
     /// The copy of a checkpoint's disk, where a runner has to make one: the server's own

@@ -170,6 +170,21 @@ pub struct NewCheckpoint {
     pub cursor: Option<String>,
 }
 
+impl NewCheckpoint {
+    /// Of the files alone: the harness gets its own state back from the log.
+    pub fn of(snapshot: SnapshotRef, kept: Option<Kept>) -> Self {
+        Self {
+            snapshot,
+            kept,
+            resume: ResumeFrom::RebuildFromLog,
+            blob: None,
+            name: None,
+            metadata_json: "{}".to_owned(),
+            cursor: None,
+        }
+    }
+}
+
 /// How the server's own store finds a snapshot's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Kept {
@@ -322,6 +337,9 @@ pub enum Verb {
         checkpoint: CheckpointId,
         /// What does not verify.
         reason: String,
+        /// It cannot be read for now; nothing is said against it. This run goes on from an older
+        /// one.
+        temporary: bool,
     },
     /// Wait for something outside.
     Park(Park),

@@ -23,7 +23,7 @@ use draft::Draft;
 
 pub use fork::base_of;
 pub use operate::{is_paused, record};
-pub use people::erased_reply;
+pub use people::{check_metadata, erased_reply};
 pub use resume::OLDER;
 
 /// Decides one command.

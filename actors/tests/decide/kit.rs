@@ -25,7 +25,7 @@ use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
 use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
-use longhaul_actors::session::state::{Answer, State};
+use longhaul_actors::session::state::{Answer, Now, State};
 use longhaul_actors::session::status::{Status, allowed};
 use longhaul_actors::{codec, rows};
 use longhaul_storage::RowChange;
@@ -367,6 +367,7 @@ impl Boxed {
             match row.clone() {
                 RowOp::Operation(operation) => self.state.now.operation = operation,
                 RowOp::Attached(attached) => self.state.now.attached = attached,
+                RowOp::Unread(unread) => self.state.now.unread = Some(unread),
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
@@ -445,11 +446,11 @@ impl Boxed {
         let s = &self.state;
         let mut again = State::new(s.id);
         self.log.iter().for_each(|e| evolve(&mut again, &e.event));
+        again.now = s.now;
         assert_eq!(&again, s, "a fold of the log gives the state");
         let bytes = codec::encode(s);
         let mut stored = s.clone();
-        // They are rows of their own.
-        stored.checkpoints = Checkpoints::default();
+        (stored.checkpoints, stored.now) = (Checkpoints::default(), Now::default());
         assert_eq!(
             codec::decode::<State>(&bytes),
             Ok(stored),

@@ -98,9 +98,9 @@ impl SessionActor {
 
     fn needs(&self, command: &Command) -> Needs {
         let mut needed = needs(&self.working, command);
-        if matches!(command, Command::Claim(_)) {
+        if let Command::Claim(claim) = command {
             let now_ms = self.inner.door.clock.wall_ms();
-            needed.blobs = plan::with_blobs(&self.working, now_ms);
+            needed.blobs = plan::with_blobs(&self.working, claim.runner, now_ms);
         }
         // Whatever waits in memory need not be read.
         if needed
@@ -285,6 +285,10 @@ impl SessionActor {
                     RowOp::Attached(attached) => {
                         self.working.now.attached = *attached;
                         self.committed.now.attached = *attached;
+                    }
+                    RowOp::Unread(unread) => {
+                        self.working.now.unread = Some(*unread);
+                        self.committed.now.unread = Some(*unread);
                     }
                     _ => {}
                 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::draft::{Draft, Emit, runner};
 use super::people::first_answer;
+use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, EventId};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState};
@@ -18,7 +19,7 @@ use crate::session::payload::{
     CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, SnapshotRef,
     Usage,
 };
-use crate::session::state::{Answer, State};
+use crate::session::state::{Answer, LiveRun, State, Unread};
 
 /// Where a checkpoint stands, and what for.
 pub(super) struct Stands {
@@ -313,6 +314,34 @@ pub(super) fn reject(draft: &mut Draft<'_>, id: CheckpointId, reason: &str) {
             Emit::system(run),
             Body::CheckpointRejected(body),
         );
+    }
+}
+
+/// A checkpoint whose bytes cannot be read for now: the run gets an older one from its next claim
+/// on, and nothing is written. Without an older one, nothing is changed: it may be read later.
+pub(super) fn pass_over(
+    draft: &mut Draft<'_>,
+    run: &LiveRun,
+    id: CheckpointId,
+    reason: &str,
+) -> Result<(), Rejection> {
+    let now_ms = draft.env.now_ms;
+    let state = draft.state();
+    let unread = state.checkpoints.find(id).map(|c| Unread {
+        run: run.id,
+        from_seq: c.seq,
+    });
+    let runner = state.claim().map(|c| c.runner);
+    let older = runner.and_then(|runner| plan::next_older(state, id, runner, now_ms));
+    match (unread, older) {
+        (Some(unread), Some(_)) => {
+            draft.row(RowOp::Unread(unread));
+            Ok(())
+        }
+        _ => {
+            let detail = format!("{id} cannot be read now, and none is older: {reason}");
+            Err(Rejection::new(Code::SnapshotUnreadable, detail))
+        }
     }
 }
 

@@ -407,10 +407,11 @@ fn not_open(facts: &Facts, item: EventId, kind: ItemKind) -> Rejection {
     }
 }
 
-pub(super) fn check_metadata(
-    metadata: &Map<String, Value>,
-    limits: &Limits,
-) -> Result<(), Rejection> {
+/// Holds a caller's pairs to their limits.
+///
+/// # Errors
+/// `session.metadata_invalid`.
+pub fn check_metadata(metadata: &Map<String, Value>, limits: &Limits) -> Result<(), Rejection> {
     let bad = |detail: String| Err(Rejection::new(Code::MetadataInvalid, detail));
     if metadata.len() > limits.metadata_pairs_max {
         return bad(format!(
