@@ -26,6 +26,9 @@ pub use parts::{
 };
 pub use table::{SETTINGS, Setting, markdown};
 
+/// The folder of snapshots in the data folder.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+
 /// Every setting.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -290,7 +293,7 @@ impl Config {
     /// Where snapshots of `dir` sandboxes are kept: part of the data folder, so that one copy of
     /// it holds everything.
     pub fn snapshot_dir(&self) -> PathBuf {
-        self.storage.data_dir.join("snapshots")
+        self.storage.data_dir.join(SNAPSHOTS)
     }
 
     /// Where `dir` sandboxes are made: never inside the log's folder.

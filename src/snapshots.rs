@@ -4,6 +4,7 @@
 //! The bytes are durable before any row names them; a pack goes only when no row does, counted
 //! again after the store has begun to look (see [`longhaul_storage::snapshots::Collection`]).
 
+pub mod check;
 pub mod local;
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::runner::sandbox::is_full;
 use longhaul_actors::checkpoint::bytes::Deleting;
 use longhaul_actors::checkpoint::{BytesGone, SnapshotBytes};
 use longhaul_actors::codec;
@@ -44,9 +46,25 @@ pub enum VaultError {
     /// Its bytes are not there, or do not verify: trying again does not help.
     #[error("{0}")]
     Unusable(String),
+    /// Its bytes are there, and cannot be read for now.
+    #[error("{0}")]
+    Unreadable(String),
+    /// There is no room on the disk.
+    #[error("{0}")]
+    Full(String),
     /// It failed this time.
     #[error("{0}")]
     Failed(String),
+}
+
+impl VaultError {
+    /// A failed system call.
+    pub fn io(error: &std::io::Error) -> Self {
+        match is_full(error) {
+            true => Self::Full(error.to_string()),
+            false => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 impl From<SnapshotError> for VaultError {
@@ -55,6 +73,7 @@ impl From<SnapshotError> for VaultError {
             SnapshotError::Gone { .. }
             | SnapshotError::Damaged { .. }
             | SnapshotError::Newer { .. } => Self::Unusable(e.to_string()),
+            SnapshotError::Full { .. } => Self::Full(e.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -194,12 +213,18 @@ fn restored(
     into: &Path,
 ) -> Result<Base, VaultError> {
     if kept.manifest == EMPTY {
-        std::fs::create_dir(into).map_err(|e| VaultError::Failed(e.to_string()))?;
+        std::fs::create_dir(into).map_err(|e| VaultError::io(&e))?;
         return Ok(Base::empty(reference));
     }
     let manifest = Manifest::decode(&kept.manifest)?;
     let pin = store.pin(&manifest);
-    let cache = store.restore(&manifest, into)?;
+    let cache = store.restore(&manifest, into).map_err(|e| match e {
+        // The store's own file, not one that is being made.
+        SnapshotError::Io { ref path, .. } if path.starts_with(store.folder()) => {
+            VaultError::Unreadable(e.to_string())
+        }
+        other => other.into(),
+    })?;
     Ok(Base {
         reference,
         kept,

@@ -119,6 +119,7 @@ codes! {
     CheckpointExpired = "runtime.checkpoint_expired", 409, Refused, "The checkpoint's time is over.", "Fork from its event instead: the conversation is still there.";
     CheckpointRejected = "runtime.checkpoint_rejected", 409, Refused, "The checkpoint does not verify.", "Use another one, or fork from its event.";
     SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
+    SnapshotUnreadable = "runtime.snapshot_unreadable", 503, Stopped, "The checkpoint's snapshot is there and cannot be read now.", "Try again; `detail` names it and the file. Nothing was rejected.";
     NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
     CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
     ZeroDataRetention = "runtime.zero_data_retention", 409, Refused, "The workspace keeps nothing, so there are no checkpoints.", "Use a workspace without zero_data_retention.";
@@ -138,7 +139,7 @@ codes! {
     Busy = "runtime.busy", 503, Full, "A queue inside the server is full.", "Try again after Retry-After.";
     Stopped = "runtime.stopped", 503, Stopped, "The server, or a part it needs, is stopped.", "Try again later, or on another server.";
     Internal = "runtime.internal", 500, Fault, "The server failed.", "Report it with the request id.";
-    StorageFull = "storage.full", 507, Stopped, "The disk that holds the log is full; nothing was written.", "Make room; writes return by themselves.";
+    StorageFull = "storage.full", 507, Stopped, "The disk is full; nothing was written.", "Make room; writes return by themselves.";
     StorageUnavailable = "storage.unavailable", 503, Stopped, "The log is being reopened.", "Try again after Retry-After.";
     OutcomeUnknown = "storage.outcome_unknown", 500, Fault, "It is not known whether the write is durable.", "Read the log, or repeat with the same Idempotency-Key.";
 

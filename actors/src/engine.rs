@@ -34,7 +34,9 @@ pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
 pub use transcript::{TranscriptPage, TranscriptQuery};
 
-use crate::checkpoint::{CHECKPOINT_POINTS, COLLECT_POINTS, Elsewhere, SnapshotBytes};
+use crate::checkpoint::{
+    CHECKPOINT_POINTS, COLLECT_POINTS, EXPIRY_POINTS, Elsewhere, SnapshotBytes,
+};
 use crate::code::{Code, Rejection};
 use crate::env::Door;
 use crate::ids::SessionId;
@@ -48,10 +50,10 @@ pub fn fault_points() -> Vec<&'static str> {
     START_POINTS.iter().chain(CLAIM_POINTS).copied().collect()
 }
 
-/// The fault points of checkpoints, forks and collection, likewise.
+/// The fault points of checkpoints, forks, expiry and collection, likewise.
 pub fn checkpoint_fault_points() -> Vec<&'static str> {
-    let points = CHECKPOINT_POINTS.iter().chain(COLLECT_POINTS);
-    points.copied().collect()
+    let points = [CHECKPOINT_POINTS, EXPIRY_POINTS, COLLECT_POINTS];
+    points.concat()
 }
 
 /// A running engine. Cheap to clone; all clones are the same engine.

@@ -7,7 +7,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::ids::{CheckpointId, SessionId};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
+
+mod bodies;
 
 use super::body::Body;
 use super::context::{Ctx, bad_id};
@@ -17,71 +19,13 @@ use super::problem::Answered;
 use super::sessions::{answer, json_value};
 use crate::runner::sandbox::Exec;
 use crate::runtime::{Asked, Named, OPERATION_S_MAX};
+use bodies::{
+    CheckedOut, Checkout, Content, DeleteSnapshot, Deleted, Keep, Kept, Output, ReadFile, Record,
+    Resume, Resumed, Run, Runtime, WriteFile, Written,
+};
 
 /// Longest conversation and sender, bytes: those of a metadata value.
 const LABEL_BYTES_MAX: usize = 500;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Runtime {
-    runtime_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Keep {
-    runtime_id: String,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    metadata: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Checkout {
-    checkpoint_id: String,
-    #[serde(default)]
-    conversation_id: Option<String>,
-    #[serde(default)]
-    sender_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeleteSnapshot {
-    checkpoint_id: String,
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Run {
-    runtime_id: String,
-    command: String,
-    #[serde(default)]
-    cwd: Option<String>,
-    #[serde(default)]
-    timeout_ms: Option<u64>,
-    #[serde(default)]
-    env: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadFile {
-    runtime_id: String,
-    path: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WriteFile {
-    runtime_id: String,
-    path: String,
-    content_base64: String,
-}
 
 fn session(text: &str) -> Result<SessionId, Rejection> {
     SessionId::parse(text).map_err(|e| bad_id("runtime_id", &e))
@@ -104,13 +48,6 @@ fn begin<'a, T: Deserialize<'a>>(ctx: &Ctx, body: &'a Body) -> Result<(Asked, T)
 
 fn named(keep: Keep) -> Result<(SessionId, Named), Rejection> {
     let id = session(&keep.runtime_id)?;
-    if keep
-        .name
-        .as_ref()
-        .is_some_and(|n| n.is_empty() || n.len() > LABEL_BYTES_MAX)
-    {
-        return Err(invalid(format!("`name` has 1 to {LABEL_BYTES_MAX} bytes")));
-    }
     let named = Named {
         name: keep.name,
         metadata: keep.metadata,
@@ -120,8 +57,8 @@ fn named(keep: Keep) -> Result<(SessionId, Named), Rejection> {
 
 /// Keeps the disk of a session as it is now.
 #[utoipa::path(post, path = "/api/v1/runtimes/checkpoint", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id, name?, metadata?}`"),
-    responses((status = 200, description = "`{runtime, checkpoint_id, parent_checkpoint_id, name, metadata}`"), (status = "default", body = ProblemSchema)))]
+    request_body = Keep,
+    responses((status = 200, body = Kept), (status = "default", body = ProblemSchema)))]
 pub(super) async fn checkpoint(ctx: Ctx, body: Body) -> Answered {
     let (asked, keep) = begin(&ctx, &body)?;
     let (id, named) = named(keep)?;
@@ -132,8 +69,8 @@ pub(super) async fn checkpoint(ctx: Ctx, body: Body) -> Answered {
 
 /// Keeps the disk and lets the sandbox go, until `resume`.
 #[utoipa::path(post, path = "/api/v1/runtimes/pause", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id, name?, metadata?}`"),
-    responses((status = 200, description = "as `checkpoint`"), (status = "default", body = ProblemSchema)))]
+    request_body = Keep,
+    responses((status = 200, body = Kept), (status = "default", body = ProblemSchema)))]
 pub(super) async fn pause(ctx: Ctx, body: Body) -> Answered {
     let (asked, keep) = begin(&ctx, &body)?;
     let (id, named) = named(keep)?;
@@ -142,8 +79,8 @@ pub(super) async fn pause(ctx: Ctx, body: Body) -> Answered {
 
 /// Brings a paused session back, with its disk.
 #[utoipa::path(post, path = "/api/v1/runtimes/resume", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id}`"),
-    responses((status = 200, description = "`{runtime}`"), (status = "default", body = ProblemSchema)))]
+    request_body = Runtime,
+    responses((status = 200, body = Resumed), (status = "default", body = ProblemSchema)))]
 pub(super) async fn resume(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, Runtime) = begin(&ctx, &body)?;
     let id = session(&of.runtime_id)?;
@@ -152,8 +89,8 @@ pub(super) async fn resume(ctx: Ctx, body: Body) -> Answered {
 
 /// Ends a session as done and lets its sandbox go; its checkpoints stay.
 #[utoipa::path(post, path = "/api/v1/runtimes/close", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id}`"),
-    responses((status = 200, description = "`{runtime}`"), (status = "default", body = ProblemSchema)))]
+    request_body = Runtime,
+    responses((status = 200, body = Record), (status = "default", body = ProblemSchema)))]
 pub(super) async fn close(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, Runtime) = begin(&ctx, &body)?;
     let id = session(&of.runtime_id)?;
@@ -162,8 +99,8 @@ pub(super) async fn close(ctx: Ctx, body: Body) -> Answered {
 
 /// Starts a new session from a checkpoint; the source is left as it is.
 #[utoipa::path(post, path = "/api/v1/runtimes/checkout", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{checkpoint_id, conversation_id?, sender_id?}`"),
-    responses((status = 200, description = "`{runtime, source_runtime_id, checkpoint_id}`"), (status = "default", body = ProblemSchema)))]
+    request_body = Checkout,
+    responses((status = 200, body = CheckedOut), (status = "default", body = ProblemSchema)))]
 pub(super) async fn checkout(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, Checkout) = begin(&ctx, &body)?;
     let id = checkpoint_id(&of.checkpoint_id)?;
@@ -187,8 +124,8 @@ pub(super) async fn checkout(ctx: Ctx, body: Body) -> Answered {
 
 /// Deletes the bytes behind a checkpoint; the checkpoint stays listed.
 #[utoipa::path(post, path = "/api/v1/runtimes/checkpoint/delete-snapshot", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{checkpoint_id, force?}`"),
-    responses((status = 200, description = "`{runtime_id, checkpoint_id, deleted_provider_snapshot, runtime}`"), (status = "default", body = ProblemSchema)))]
+    request_body = DeleteSnapshot,
+    responses((status = 200, body = Deleted), (status = "default", body = ProblemSchema)))]
 pub(super) async fn delete_snapshot(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, DeleteSnapshot) = begin(&ctx, &body)?;
     let id = checkpoint_id(&of.checkpoint_id)?;
@@ -201,8 +138,8 @@ pub(super) async fn delete_snapshot(ctx: Ctx, body: Body) -> Answered {
 
 /// Runs a command in the sandbox.
 #[utoipa::path(post, path = "/api/v1/runtimes/exec", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id, command, cwd?, timeout_ms?, env?}`"),
-    responses((status = 200, description = "`{stdout_base64, stderr_base64, exit_code, timed_out, dropped_bytes}`"), (status = "default", body = ProblemSchema)))]
+    request_body = Run,
+    responses((status = 200, body = Output), (status = "default", body = ProblemSchema)))]
 pub(super) async fn exec(ctx: Ctx, body: Body) -> Answered {
     let (asked, run): (_, Run) = begin(&ctx, &body)?;
     ctx.no_idempotency_key("a command runs each time it is sent")?;
@@ -210,55 +147,47 @@ pub(super) async fn exec(ctx: Ctx, body: Body) -> Answered {
     if run.timeout_ms == Some(0) {
         return Err(invalid("`timeout_ms` is at least 1").into());
     }
-    let env = run.env.into_iter().map(|(key, value)| match value {
-        Value::String(text)
-            if !key.is_empty() && !key.contains(['=', '\0']) && !text.contains('\0') =>
-        {
-            Ok((key, text))
-        }
-        _ => Err(invalid(format!("`env.{key}` is no variable with a text"))),
-    });
     let exec = Exec {
         command: run.command,
         cwd: run.cwd,
-        env: env.collect::<Result<_, _>>()?,
+        env: run.env.into_iter().collect(),
         timeout: run
             .timeout_ms
             .map(|ms| Duration::from_millis(ms.min(OPERATION_S_MAX * 1_000))),
         merge_stderr: false,
     };
     let out = ctx.runtime().exec_runtime(asked, id, exec).await?;
-    Ok(json_value(
-        200,
-        &json!({
-            "stdout_base64": BASE64.encode(&out.stdout),
-            "stderr_base64": BASE64.encode(&out.stderr),
-            "exit_code": out.exit_code,
-            "timed_out": out.timed_out,
-            "dropped_bytes": out.dropped_bytes,
-        }),
-    ))
+    let output = Output {
+        stdout_base64: BASE64.encode(&out.value.stdout),
+        stderr_base64: BASE64.encode(&out.value.stderr),
+        exit_code: out.value.exit_code,
+        timed_out: out.value.timed_out,
+        dropped_bytes: out.value.dropped_bytes,
+        resume: Resume::of(out.rebuilt),
+    };
+    Ok(json_value(200, &json!(output)))
 }
 
 /// Reads a file of the sandbox.
 #[utoipa::path(post, path = "/api/v1/runtimes/read-file", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id, path}`"),
-    responses((status = 200, description = "`{content_base64}`"), (status = "default", body = ProblemSchema)))]
+    request_body = ReadFile,
+    responses((status = 200, body = Content), (status = "default", body = ProblemSchema)))]
 pub(super) async fn read_file(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, ReadFile) = begin(&ctx, &body)?;
     ctx.no_idempotency_key("reading changes nothing")?;
     let id = session(&of.runtime_id)?;
-    let bytes = ctx.runtime().read_runtime_file(asked, id, of.path).await?;
-    Ok(json_value(
-        200,
-        &json!({"content_base64": BASE64.encode(bytes)}),
-    ))
+    let read = ctx.runtime().read_runtime_file(asked, id, of.path).await?;
+    let content = Content {
+        content_base64: BASE64.encode(read.value),
+        resume: Resume::of(read.rebuilt),
+    };
+    Ok(json_value(200, &json!(content)))
 }
 
 /// Writes a file of the sandbox.
 #[utoipa::path(post, path = "/api/v1/runtimes/write-file", tag = "runtimes",
-    request_body(content = serde_json::Value, description = "`{runtime_id, path, content_base64}`"),
-    responses((status = 200, description = "`{}`"), (status = "default", body = ProblemSchema)))]
+    request_body = WriteFile,
+    responses((status = 200, body = Written), (status = "default", body = ProblemSchema)))]
 pub(super) async fn write_file(ctx: Ctx, body: Body) -> Answered {
     let (asked, of): (_, WriteFile) = begin(&ctx, &body)?;
     ctx.no_idempotency_key("writing the same again changes nothing")?;
@@ -266,8 +195,10 @@ pub(super) async fn write_file(ctx: Ctx, body: Body) -> Answered {
     let bytes = BASE64
         .decode(&of.content_base64)
         .map_err(|e| invalid(format!("`content_base64`: {e}")))?;
-    ctx.runtime()
+    let written = ctx
+        .runtime()
         .write_runtime_file(asked, id, of.path, bytes)
         .await?;
-    Ok(json_value(200, &json!({})))
+    let resume = Resume::of(written.rebuilt);
+    Ok(json_value(200, &json!(Written { resume })))
 }

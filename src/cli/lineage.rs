@@ -1,8 +1,8 @@
-//! `longhaul session fork | diff | tree | transcript | checkpoints`.
+//! `longhaul session resume | fork | diff | tree | transcript | checkpoints`.
 
 use serde_json::{Value, json};
 
-use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, TranscriptArgs};
+use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, ResumeArgs, TranscriptArgs};
 use super::client::Client;
 use super::exit::CliError;
 use super::output::Output;
@@ -56,6 +56,21 @@ pub(crate) async fn tree(args: OneArgs, out: Output) -> Result<(), CliError> {
     let client = Client::new(&args.at)?;
     let tree = client.get(&path(&args.session, "/tree")).await?;
     out.result(render::tree(&tree), &tree)
+}
+
+/// Goes on with a conversation and prints the id of the session that it goes on in.
+pub(crate) async fn resume(args: ResumeArgs, out: Output) -> Result<(), CliError> {
+    let prompt = (!args.prompt.is_empty()).then(|| args.prompt.join(" "));
+    let mut body = json!({ "prompt": prompt });
+    for (key, value) in [("from", args.from), ("user", args.user)] {
+        if let Some(value) = value {
+            put(&mut body, key, value);
+        }
+    }
+    let client = Client::new(&args.at)?;
+    let resumed = client.post(&path(&args.session, "/resume"), &body).await?;
+    let id = resumed.get("session_id").and_then(Value::as_str);
+    out.result(id.unwrap_or(""), &resumed)
 }
 
 /// Prints the conversation as a model sees it, a message at a time.

@@ -2,13 +2,15 @@
 
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::stored::event_of;
-use longhaul_storage::verify::{Finding, verify};
-use longhaul_storage::{Record, StreamId};
+use longhaul_storage::verify::{Finding, verify_with};
+use longhaul_storage::{Record, StreamId, View};
 use serde_json::{Value, json};
 
 use super::args::VerifyArgs;
 use super::exit::{CliError, Exit};
 use super::output::Output;
+use crate::config::SNAPSHOTS;
+use crate::snapshots::check::check;
 
 /// Records between two looks of the progress.
 const DRAW_EVERY: u64 = 4_096;
@@ -24,7 +26,14 @@ pub(crate) fn run(args: &VerifyArgs, out: Output) -> Result<(), CliError> {
         }
         event_of(record).map(drop).map_err(|e| e.to_string())
     };
-    let report = verify(&args.data, &mut visit)?;
+    let packs = args.data.join(SNAPSHOTS);
+    let mut snapshots = 0;
+    let mut look = |view: &dyn View| {
+        let checked = check(view, &packs)?;
+        snapshots = checked.snapshots;
+        Ok(checked.findings)
+    };
+    let report = verify_with(&args.data, &mut visit, &mut look)?;
     bar.done();
     for finding in &report.findings {
         out.result(text(finding), &value(finding))?;
@@ -39,10 +48,11 @@ pub(crate) fn run(args: &VerifyArgs, out: Output) -> Result<(), CliError> {
     };
     let found = report.findings.len() as u64 + report.findings_left_out;
     let summary = format!(
-        "{} sessions, {} records in order, {found} faults{torn}",
+        "{} sessions, {} records in order, {snapshots} snapshots read, {found} faults{torn}",
         report.streams, report.records
     );
     let counts = json!({ "sessions": report.streams, "records": report.records,
+        "snapshots": snapshots,
         "faults": found, "torn_tail": report.torn_tail });
     out.result(summary, &counts)?;
     if report.is_clean() {

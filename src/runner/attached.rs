@@ -4,12 +4,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use longhaul_actors::session::payload::RebuildReason;
+
 use super::sandbox::Sandbox;
+
+/// A sandbox, and what it began as.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// The sandbox.
+    pub sandbox: Arc<dyn Sandbox>,
+    /// Why it began empty, where the session had had a disk before.
+    pub rebuilt: Option<RebuildReason>,
+}
 
 /// A sandbox between runs.
 #[derive(Debug, Clone)]
 struct Left {
-    sandbox: Arc<dyn Sandbox>,
+    disk: Disk,
     /// When it was last used, monotonic.
     used: Duration,
 }
@@ -24,18 +35,18 @@ impl Attached {
     }
 
     /// The sandbox of a session, which stays.
-    pub fn find(&self, session_id: &str) -> Option<Arc<dyn Sandbox>> {
-        self.lock().get(session_id).map(|l| Arc::clone(&l.sandbox))
+    pub fn find(&self, session_id: &str) -> Option<Disk> {
+        self.lock().get(session_id).map(|l| l.disk.clone())
     }
 
     /// The sandbox of a session, for whoever goes on with it.
-    pub fn take(&self, session_id: &str) -> Option<Arc<dyn Sandbox>> {
-        self.lock().remove(session_id).map(|l| l.sandbox)
+    pub fn take(&self, session_id: &str) -> Option<Disk> {
+        self.lock().remove(session_id).map(|l| l.disk)
     }
 
     /// Leaves a sandbox, used at `now`.
-    pub fn leave(&self, session_id: &str, sandbox: Arc<dyn Sandbox>, now: Duration) {
-        let left = Left { sandbox, used: now };
+    pub fn leave(&self, session_id: &str, disk: Disk, now: Duration) {
+        let left = Left { disk, used: now };
         self.lock().insert(session_id.to_owned(), left);
     }
 
@@ -47,7 +58,7 @@ impl Attached {
     }
 
     /// All of them, taken out.
-    pub fn drain(&self) -> Vec<Arc<dyn Sandbox>> {
-        self.lock().drain().map(|(_, l)| l.sandbox).collect()
+    pub fn drain(&self) -> Vec<Disk> {
+        self.lock().drain().map(|(_, l)| l.disk).collect()
     }
 }

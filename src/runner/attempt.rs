@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use longhaul_actors::code::Code;
 use longhaul_actors::env::Door;
 use longhaul_actors::session::command::SettleCheckpoint;
 use serde_json::{Map, Value, json};
@@ -251,7 +252,8 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     let prepared = match prepare(&shared, &claim).await {
         Ok(prepared) => prepared,
         Err(Unprepared::Failure(failure)) => return say_failure(&calls, failure).await,
-        Err(Unprepared::SnapshotUnusable(reason)) => return reject(&calls, &claim, &reason).await,
+        Err(Unprepared::Unusable(reason)) => return reject(&calls, &claim, &reason).await,
+        Err(Unprepared::Unreadable(reason)) => return pass_over(&calls, &claim, &reason).await,
     };
     let Prepared {
         harness,
@@ -313,6 +315,26 @@ async fn reject(calls: &Calls, claim: &Claim, reason: &str) {
     say_end(calls, End::Release, None).await;
 }
 
+/// The disk of the plan is there and cannot be read for now: nothing is said against it. The next
+/// attempt starts from an older one; where there is none, the run fails and may be tried again.
+async fn pass_over(calls: &Calls, claim: &Claim, reason: &str) {
+    let id = claim.resume.get("id").and_then(Value::as_str);
+    let id = id.unwrap_or_default();
+    tracing::warn!(checkpoint = id, reason, "the checkpoint cannot be read now");
+    match calls.pass_over_checkpoint(id, reason).await {
+        Ok(()) => say_end(calls, End::Release, None).await,
+        Err(ApiError::Refused(p)) if p.code == Code::SnapshotUnreadable.text() => {
+            say_failure(calls, Failure::run(&p.code, p.detail)).await;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no older checkpoint could be asked for");
+            let text = format!("{id}: {reason}");
+            let failure = Failure::run(Code::SnapshotUnreadable.text(), text);
+            say_failure(calls, failure).await;
+        }
+    }
+}
+
 /// What an attempt works with.
 struct Prepared {
     harness: Arc<dyn Harness>,
@@ -328,7 +350,10 @@ struct Prepared {
 /// Why an attempt has nothing to work with.
 enum Unprepared {
     Failure(Failure),
-    SnapshotUnusable(String),
+    /// The snapshot is gone or does not verify.
+    Unusable(String),
+    /// The snapshot cannot be read for now.
+    Unreadable(String),
 }
 
 impl From<Failure> for Unprepared {
@@ -370,15 +395,21 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
     };
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
     let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
-        Some(pool) => pool.take(&claim.session_id).ok_or_else(|| {
-            SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
-        }),
+        Some(pool) => pool
+            .take(&claim.session_id)
+            .map(|d| d.sandbox)
+            .ok_or_else(|| {
+                SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
+            }),
         None => provider.create(request).await.map(Arc::from),
     };
     let sandbox: Arc<dyn Sandbox> = match made {
         Ok(sandbox) => sandbox,
         Err(SandboxError::SnapshotUnusable(why)) => {
-            return Err(Unprepared::SnapshotUnusable(why));
+            return Err(Unprepared::Unusable(why));
+        }
+        Err(SandboxError::SnapshotUnreadable(why)) => {
+            return Err(Unprepared::Unreadable(why));
         }
         Err(e) => return Err(Failure::from(e).into()),
     };

@@ -142,8 +142,8 @@ async fn work(
     }
     resting.abort();
     worker.stop().await;
-    for sandbox in attached.drain() {
-        sandbox.rest().await;
+    for disk in attached.drain() {
+        disk.sandbox.rest().await;
     }
 }
 

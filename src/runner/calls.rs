@@ -120,7 +120,18 @@ impl Calls {
     /// # Errors
     /// See [`ApiError`].
     pub async fn reject_checkpoint(&self, id: &str, reason: &str) -> Result<(), ApiError> {
-        self.api.reject_checkpoint(&self.token, id, reason).await
+        let rejected = self.api.reject_checkpoint(&self.token, id, reason, false);
+        rejected.await
+    }
+
+    /// Says that the checkpoint of the resume plan cannot be read for now: the run's next attempt
+    /// gets an older one.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; `runtime.snapshot_unreadable` where none is older.
+    pub async fn pass_over_checkpoint(&self, id: &str, reason: &str) -> Result<(), ApiError> {
+        let passed = self.api.reject_checkpoint(&self.token, id, reason, true);
+        passed.await
     }
 
     async fn numbered(

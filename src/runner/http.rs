@@ -328,11 +328,13 @@ impl ClaimApi for HttpApi {
         token: &'a str,
         checkpoint_id: &'a str,
         reason: &'a str,
+        temporary: bool,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             // Reasons are for people.
             let reason: String = reason.chars().take(200).collect();
-            let body = json!({"checkpoint_id": checkpoint_id, "reason": reason});
+            let body =
+                json!({"checkpoint_id": checkpoint_id, "reason": reason, "temporary": temporary});
             let call = self.call(token, "reject", Duration::ZERO, &body);
             call.await.map(drop)
         }

@@ -207,6 +207,7 @@ impl ClaimApi for InProcess {
         token: &'a str,
         checkpoint_id: &'a str,
         reason: &'a str,
+        temporary: bool,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let id = |e: IdError| refused(Rejection::new(Code::IdInvalid, e.to_string()));
@@ -214,6 +215,7 @@ impl ClaimApi for InProcess {
             let verb = Verb::RejectCheckpoint {
                 checkpoint: CheckpointId::parse(checkpoint_id).map_err(id)?,
                 reason: reason.to_owned(),
+                temporary,
             };
             let engine = self.runtime.engine();
             let call = engine.attempt(Bearer::Trusted, token, None, verb, Duration::ZERO);

@@ -5,14 +5,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
-use longhaul_actors::session::payload::{CheckpointKind, ResumeFrom};
+use longhaul_actors::session::payload::CheckpointKind;
 use serde_json::{Map, Value, json};
 
 use super::attempt::Attempt;
 use super::calls::CallError;
 use super::harness::Failure;
 use super::protocol::CallAnswer;
-use super::sandbox::Snapshot;
+use super::sandbox::{SandboxError, Snapshot};
 
 /// Characters of a reason that the log is told.
 const FAILED_CHARS_MAX: usize = 250;
@@ -22,8 +22,8 @@ const FAILED_CHARS_MAX: usize = 250;
 pub(super) enum NotKept {
     #[error("this sandbox gives no snapshots")]
     Unsupported,
-    #[error("{0}")]
-    Sandbox(String),
+    #[error(transparent)]
+    Sandbox(SandboxError),
     #[error(transparent)]
     Call(CallError),
 }
@@ -33,7 +33,8 @@ impl NotKept {
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::Unsupported => "sandbox.unsupported",
-            Self::Sandbox(_) | Self::Call(_) => "sandbox.failed",
+            Self::Sandbox(why) => why.code(),
+            Self::Call(_) => "sandbox.failed",
         }
     }
 }
@@ -98,7 +99,7 @@ impl Attempt {
                 tracing::warn!(code = problem.code, "no checkpoint of this turn");
                 return Ok(());
             }
-            Err(NotKept::Sandbox(reason)) => reason,
+            Err(NotKept::Sandbox(why)) => why.to_string(),
         };
         tracing::warn!(reason, "no checkpoint of this turn");
         let reason: String = reason.chars().take(FAILED_CHARS_MAX).collect();
@@ -153,12 +154,12 @@ impl Attempt {
     }
 }
 
-async fn snapshot(attempt: &Attempt) -> Result<Snapshot, String> {
+async fn snapshot(attempt: &Attempt) -> Result<Snapshot, SandboxError> {
     let clock = &attempt.door.clock;
     let until = clock.mono() + Duration::from_secs(attempt.config.snapshot_s_max);
     tokio::select! {
-        taken = attempt.sandbox.snapshot(false) => taken.map_err(|e| e.to_string()),
-        () = clock.sleep_until(until) => Err("it took too long".to_owned()),
+        taken = attempt.sandbox.snapshot(false) => taken,
+        () = clock.sleep_until(until) => Err(SandboxError::Failed("it took too long".to_owned())),
     }
 }
 
@@ -174,17 +175,8 @@ fn wire(snapshot: &Snapshot) -> Value {
 }
 
 fn made(snapshot: Snapshot) -> SettleCheckpoint {
-    SettleCheckpoint::Made(Box::new(NewCheckpoint {
-        kind: CheckpointKind::Explicit,
-        turn: None,
-        snapshot: snapshot.reference,
-        kept: snapshot.kept,
-        resume: ResumeFrom::RebuildFromLog,
-        blob: None,
-        name: None,
-        metadata_json: "{}".to_owned(),
-        cursor: None,
-    }))
+    let new = NewCheckpoint::of(snapshot.reference, snapshot.kept);
+    SettleCheckpoint::Made(Box::new(new))
 }
 
 /// Keeps the files of the turn that ends. A failure is part of the log, not of the turn. `None` =
@@ -193,9 +185,9 @@ pub(super) async fn at_the_end(attempt: &Attempt) -> Option<SettleCheckpoint> {
     if attempt.api.keeps_snapshots() {
         return Some(match snapshot(attempt).await {
             Ok(snapshot) => made(snapshot),
-            Err(reason) => {
-                tracing::warn!(reason, "no checkpoint of this turn");
-                SettleCheckpoint::Failed(reason)
+            Err(why) => {
+                tracing::warn!(%why, "no checkpoint of this turn");
+                SettleCheckpoint::Failed(why.to_string())
             }
         });
     }

@@ -187,7 +187,8 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         false
     }
 
-    /// Says that the checkpoint of the resume plan does not verify, for good.
+    /// Says that the checkpoint of the resume plan does not verify, for good, or (`temporary`)
+    /// that it cannot be read for now.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -196,6 +197,7 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         _token: &'a str,
         _checkpoint_id: &'a str,
         _reason: &'a str,
+        _temporary: bool,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -10,14 +10,23 @@ pub mod paths;
 pub mod spawn;
 pub mod tree;
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
+use std::io;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use longhaul_actors::code::Code;
 use longhaul_actors::session::command::Kept;
-use longhaul_actors::session::payload::SnapshotRef;
+use longhaul_actors::session::payload::{RebuildReason, SnapshotRef};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Longest command, and longest variable with its name, bytes: the kernel takes 128 KiB with the
+/// final NUL.
+pub const ARGUMENT_BYTES_MAX: usize = 128 * 1_024 - 1;
+/// Most variables together, bytes: half of what the kernel usually takes of everything.
+pub const ENV_BYTES_MAX: usize = 1 << 20;
 
 /// Why a sandbox could not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,9 +49,18 @@ pub enum SandboxError {
     /// This provider cannot do that at all.
     #[error("{0}")]
     Unsupported(String),
+    /// The command, its folder or its environment is none that can be run.
+    #[error("{0}")]
+    ExecInvalid(String),
     /// The snapshot that it was to be made from is gone or does not verify, for good.
     #[error("the snapshot cannot be restored: {0}")]
     SnapshotUnusable(String),
+    /// The snapshot that it was to be made from is there and cannot be read for now.
+    #[error("the snapshot cannot be read now: {0}")]
+    SnapshotUnreadable(String),
+    /// There is no room on the disk. It works again when there is.
+    #[error("no room on the disk: {0}")]
+    Full(String),
     /// It failed.
     #[error("{0}")]
     Failed(String),
@@ -56,10 +74,28 @@ impl SandboxError {
             Self::NotFound(_) => "sandbox.not_found",
             Self::TooLarge { .. } => "sandbox.file_too_large",
             Self::Unsupported(_) => "sandbox.unsupported",
+            Self::ExecInvalid(_) => "sandbox.exec_invalid",
             Self::SnapshotUnusable(_) => "sandbox.snapshot_unusable",
+            Self::SnapshotUnreadable(_) => Code::SnapshotUnreadable.text(),
+            Self::Full(_) => Code::StorageFull.text(),
             Self::Failed(_) => "sandbox.failed",
         }
     }
+
+    /// A failed system call: `what` was tried. A full disk is told from any other failure.
+    pub fn io(what: impl Display, error: &io::Error) -> Self {
+        let text = format!("{what}: {error}");
+        match is_full(error) {
+            true => Self::Full(text),
+            false => Self::Failed(text),
+        }
+    }
+}
+
+/// Whether the disk, or somebody's share of it, is full.
+pub fn is_full(error: &io::Error) -> bool {
+    let kind = error.kind();
+    kind == io::ErrorKind::StorageFull || kind == io::ErrorKind::QuotaExceeded
 }
 
 /// For whom a sandbox is made, and from what.
@@ -92,6 +128,48 @@ pub struct Exec {
     pub timeout: Option<Duration>,
     /// Whether standard error goes into `stdout`, in the order of writing.
     pub merge_stderr: bool,
+}
+
+impl Exec {
+    /// Whether this could be run at all.
+    ///
+    /// # Errors
+    /// [`SandboxError::ExecInvalid`]: a NUL, an empty or misplaced name of a variable, a command
+    /// or a variable over [`ARGUMENT_BYTES_MAX`], or an environment over [`ENV_BYTES_MAX`].
+    pub fn check(&self) -> Result<(), SandboxError> {
+        let bad = |text: String| Err(SandboxError::ExecInvalid(text));
+        let too_long = |what: &str, max: usize, bytes: usize| {
+            SandboxError::ExecInvalid(format!("{what} has at most {max} bytes, not {bytes}"))
+        };
+        if self.command.contains('\0') {
+            return bad("`command` cannot hold a NUL".to_owned());
+        }
+        if self.command.len() > ARGUMENT_BYTES_MAX {
+            return Err(too_long(
+                "`command`",
+                ARGUMENT_BYTES_MAX,
+                self.command.len(),
+            ));
+        }
+        if self.cwd.as_ref().is_some_and(|cwd| cwd.contains('\0')) {
+            return bad("`cwd` cannot hold a NUL".to_owned());
+        }
+        let mut total = 0_usize;
+        for (key, value) in &self.env {
+            if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+                return bad(format!("`env.{key}` is no variable"));
+            }
+            let bytes = key.len().saturating_add(value.len()).saturating_add(1);
+            if bytes > ARGUMENT_BYTES_MAX {
+                return Err(too_long(&format!("`env.{key}`"), ARGUMENT_BYTES_MAX, bytes));
+            }
+            total = total.saturating_add(bytes);
+        }
+        if total > ENV_BYTES_MAX {
+            return Err(too_long("`env`", ENV_BYTES_MAX, total));
+        }
+        Ok(())
+    }
 }
 
 /// What a command did.
@@ -175,6 +253,15 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Size in bytes, for files.
     pub bytes: u64,
+}
+
+/// For whom a sandbox stays when its process ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stay {
+    /// The session.
+    pub session_id: String,
+    /// Why it began empty, where the session had had a disk before.
+    pub rebuilt: Option<RebuildReason>,
 }
 
 /// Makes sandboxes of one kind.
@@ -281,7 +368,7 @@ pub trait Sandbox: Send + Sync + Debug {
 
     /// Notes that it stays for this session after the process, or no longer does. A sandbox that
     /// cannot outlive its process does nothing.
-    fn attach_to(&self, _session_id: Option<&str>) {}
+    fn attach_to(&self, _stay: Option<&Stay>) {}
 
     /// Ends every process in it and, unless it stays for a session, removes it.
     fn rest(&self) -> BoxFuture<'_, ()> {

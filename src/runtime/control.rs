@@ -13,9 +13,11 @@ use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::{Answer, ForkRequest, no_checkpoint};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
+use longhaul_actors::limits::Limits;
 use longhaul_actors::session::checkpoints::DIR;
+use longhaul_actors::session::decide::check_metadata;
 use longhaul_actors::session::operation::{Done, OperationKind};
-use longhaul_actors::session::payload::Selector;
+use longhaul_actors::session::payload::{RebuildReason, Selector};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
@@ -47,6 +49,32 @@ pub struct Named {
     pub metadata: Map<String, Value>,
 }
 
+impl Named {
+    /// Holds them to the limits of metadata; a name is as long as a value at most.
+    fn check(&self, limits: &Limits) -> Result<(), Rejection> {
+        check_metadata(&self.metadata, limits)?;
+        let max = limits.metadata_value_bytes_max;
+        if self
+            .name
+            .as_ref()
+            .is_some_and(|n| n.is_empty() || n.len() > max)
+        {
+            let detail = format!("`name` has 1 to {max} bytes");
+            return Err(Rejection::new(Code::FieldInvalid, detail));
+        }
+        Ok(())
+    }
+}
+
+/// What an operation gave, and the disk it worked on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Used<T> {
+    /// What it gave.
+    pub value: T,
+    /// Why the disk began empty although the session had had one before; `None` = it did not.
+    pub rebuilt: Option<RebuildReason>,
+}
+
 impl From<SandboxError> for Rejection {
     fn from(e: SandboxError) -> Self {
         let code = match &e {
@@ -54,7 +82,10 @@ impl From<SandboxError> for Rejection {
             SandboxError::NotFound(_) => Code::SandboxNotFound,
             SandboxError::TooLarge { .. } => Code::SandboxTooLarge,
             SandboxError::Unsupported(_) => Code::UnsupportedBackend,
+            SandboxError::ExecInvalid(_) => Code::FieldInvalid,
             SandboxError::SnapshotUnusable(_) => Code::CheckpointRejected,
+            SandboxError::SnapshotUnreadable(_) => Code::SnapshotUnreadable,
+            SandboxError::Full(_) => Code::StorageFull,
             SandboxError::Failed(_) => Code::SandboxFailed,
         };
         Self::new(code, e.to_string())
@@ -66,13 +97,14 @@ impl Runtime {
     ///
     /// # Errors
     /// `runtime.session_busy`, `runtime.paused`, `runtime.unsupported_backend`, `session.*`,
-    /// `sandbox.failed`.
+    /// `runtime.snapshot_unreadable`, `storage.full`, `sandbox.failed`.
     pub async fn checkpoint_runtime(
         &self,
         asked: Asked,
         session: SessionId,
         named: Named,
     ) -> Result<Answer, Rejection> {
+        named.check(&self.config().limits())?;
         let work = self.work(asked, session).await?;
         work.spawn(|work| work.keep(OperationKind::Checkpoint, named))
             .await
@@ -88,6 +120,7 @@ impl Runtime {
         session: SessionId,
         named: Named,
     ) -> Result<Answer, Rejection> {
+        named.check(&self.config().limits())?;
         let work = self.work(asked, session).await?;
         work.spawn(|work| work.keep(OperationKind::Pause, named))
             .await
@@ -136,13 +169,15 @@ impl Runtime {
     /// Runs a command.
     ///
     /// # Errors
-    /// As [`Runtime::checkpoint_runtime`]; `sandbox.path_invalid` for the folder.
+    /// As [`Runtime::checkpoint_runtime`]; `sandbox.path_invalid` for the folder,
+    /// `request.field_invalid` for a command or an environment that cannot be run.
     pub async fn exec_runtime(
         &self,
         asked: Asked,
         session: SessionId,
         exec: Exec,
-    ) -> Result<ExecOutput, Rejection> {
+    ) -> Result<Used<ExecOutput>, Rejection> {
+        exec.check()?;
         let work = self.work(asked, session).await?;
         work.spawn(|work| async move {
             work.used(|sandbox| async move { sandbox.exec(exec).await })
@@ -161,7 +196,7 @@ impl Runtime {
         asked: Asked,
         session: SessionId,
         path: String,
-    ) -> Result<Vec<u8>, Rejection> {
+    ) -> Result<Used<Vec<u8>>, Rejection> {
         let work = self.work(asked, session).await?;
         work.spawn(|work| async move {
             work.used(|sandbox| async move { sandbox.read_file(path, FILE_BYTES_MAX).await })
@@ -180,7 +215,7 @@ impl Runtime {
         session: SessionId,
         path: String,
         bytes: Vec<u8>,
-    ) -> Result<(), Rejection> {
+    ) -> Result<Used<()>, Rejection> {
         let work = self.work(asked, session).await?;
         work.spawn(|work| async move {
             work.used(|sandbox| async move { sandbox.write_file(path, bytes).await })
@@ -218,6 +253,7 @@ impl Runtime {
             selector: Selector::CheckpointId(checkpoint),
             principal: None,
             metadata: Some(metadata),
+            prompt: None,
         };
         let child = self.engine().fork(fork).await?;
         let child: Value = serde_json::from_slice(&child.body)
@@ -296,5 +332,38 @@ impl Runtime {
             session,
             profile,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+    use std::path::PathBuf;
+
+    use longhaul_storage::snapshots::SnapshotError;
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::snapshots::VaultError;
+
+    #[test]
+    fn a_full_disk_is_its_own_answer_wherever_it_was_met() {
+        let path = PathBuf::from("pack");
+        let kept = VaultError::from(SnapshotError::Full { path });
+        let by_system = |errno: Errno| Error::from_raw_os_error(errno.raw_os_error());
+        let all = [
+            SandboxError::from(kept),
+            SandboxError::from(VaultError::io(&by_system(Errno::NOSPC))),
+            SandboxError::io("f", &by_system(Errno::NOSPC)),
+            SandboxError::io("f", &by_system(Errno::DQUOT)),
+        ];
+        for error in all {
+            assert_eq!(error.code(), "storage.full", "{error}");
+            let answer = Rejection::from(error);
+            assert_eq!(answer.code, Code::StorageFull, "{answer}");
+            assert!(answer.code.is_retryable());
+        }
+        let other = SandboxError::io("f", &by_system(Errno::IO));
+        assert_eq!(Rejection::from(other).code, Code::SandboxFailed);
     }
 }

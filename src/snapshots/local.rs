@@ -126,7 +126,7 @@ impl LocalSnapshots {
 }
 
 fn failed(e: std::io::Error) -> VaultError {
-    VaultError::Failed(e.to_string())
+    VaultError::io(&e)
 }
 
 fn read(path: &Path) -> Result<(Note, Kept), VaultError> {
@@ -136,7 +136,7 @@ fn read(path: &Path) -> Result<(Note, Kept), VaultError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(VaultError::Unusable("the snapshot is gone".to_owned()));
         }
-        Err(e) => return Err(failed(e)),
+        Err(e) => return Err(VaultError::Unreadable(format!("{}: {e}", path.display()))),
     };
     let note: Note = serde_json::from_slice(&text).map_err(|e| unusable(e.to_string()))?;
     let manifest = STANDARD

@@ -58,6 +58,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod cache;
+mod check;
 mod chunks;
 mod collection;
 mod error;
@@ -66,6 +67,7 @@ mod forest;
 mod manifest;
 mod merge;
 mod objects;
+mod output;
 mod pack;
 mod pins;
 mod read;
@@ -79,6 +81,7 @@ mod wire;
 mod writer;
 
 pub use cache::StatCache;
+pub use check::{PackFault, SnapshotChecker};
 pub use collection::{Collection, PackUse, ReclaimBudget, Reclaimed, Removed, lineages};
 pub use error::SnapshotError;
 pub use manifest::{Manifest, PACKS_MAX, PackId};
@@ -170,10 +173,15 @@ struct Inner {
     pins: Pins,
 }
 
+/// Where a store has a pack.
+fn pack_path(folder: &Path, pack: PackId) -> PathBuf {
+    let shard = pack.0.last().copied().unwrap_or(0);
+    folder.join(format!("{shard:02x}/{pack}.pack"))
+}
+
 impl Inner {
     fn pack_path(&self, pack: PackId) -> PathBuf {
-        let shard = pack.0.last().copied().unwrap_or_default();
-        self.folder.join(format!("{shard:02x}/{pack}.pack"))
+        pack_path(&self.folder, pack)
     }
 
     /// The time of the file system, now.
@@ -214,6 +222,11 @@ impl Inner {
 }
 
 impl SnapshotStore {
+    /// The folder that it was opened in.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
     /// Opens the store in `folder`, making it when it is not there, and removes what unfinished
     /// snapshots left.
     ///

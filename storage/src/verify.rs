@@ -21,11 +21,13 @@ use std::path::{Path, PathBuf};
 
 use rocksdb::DB;
 
-use crate::log::{OpenError, Record, StreamId};
+use crate::log::{OpenError, ReadError, Record, StreamId, View};
+use crate::reader::Reader;
 use crate::rocks::batch::FamilyIds;
 use crate::rocks::folder::{self, FolderLock, Stamp};
 use crate::rocks::logfile::{self, Part};
 use crate::rocks::options::{self, Memory, Options, Recovery};
+use crate::rocks::tables::DbTables;
 use crate::rocks::{META_FORMAT, closed, prescan};
 
 /// Findings that a report keeps; further ones are only counted.
@@ -116,12 +118,27 @@ impl Report {
 /// Looks at a record that is in order; the error says what is wrong with it for the layer above.
 pub type Visit<'a> = dyn FnMut(StreamId, &Record) -> Result<(), String> + 'a;
 
+/// Looks at the rows for the layer above, and at what they name outside the log.
+pub type Look<'a> = dyn FnMut(&dyn View) -> Result<Vec<Finding>, ReadError> + 'a;
+
 /// Verifies the log in `folder`, which must not be open.
 ///
 /// # Errors
 /// The folder is in use, is written by a newer version, or cannot be read at all. Damage is not
 /// an error but a finding.
 pub fn verify(folder: &Path, visit: &mut Visit<'_>) -> Result<Report, OpenError> {
+    verify_with(folder, visit, &mut |_| Ok(Vec::new()))
+}
+
+/// As [`verify`], and `look` is given the rows, after everything else.
+///
+/// # Errors
+/// Those of [`verify`].
+pub fn verify_with(
+    folder: &Path,
+    visit: &mut Visit<'_>,
+    look: &mut Look<'_>,
+) -> Result<Report, OpenError> {
     let mut report = Report::default();
     if !folder.is_dir() {
         let source = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -149,6 +166,11 @@ pub fn verify(folder: &Path, visit: &mut Visit<'_>) -> Result<Report, OpenError>
     match open(folder) {
         Ok(db) => {
             look_inside(folder, &db, damaged_wals, visit, &mut report);
+            let tables = DbTables::live(&db);
+            match look(&Reader::new(&tables)) {
+                Ok(found) => found.into_iter().for_each(|f| report.add(f)),
+                Err(e) => report.add(Finding::of_file(folder, format!("rows: {e}"))),
+            }
         }
         Err(error) => {
             // No names then: the files still say whether they are whole.

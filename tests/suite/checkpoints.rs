@@ -3,6 +3,9 @@
 mod clones;
 mod control;
 mod disks;
+mod full;
 mod kit;
 mod settings;
 mod states;
+mod truth;
+mod verify;

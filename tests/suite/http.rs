@@ -10,6 +10,7 @@ mod idempotency;
 mod kit;
 mod lists;
 mod open;
+mod resume;
 mod retention;
 mod shutdown;
 mod streams;

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use crate::code::{Code, Rejection};
-use crate::ids::RunnerId;
+use crate::ids::{CheckpointId, RunnerId};
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
 use crate::session::payload::{Adopted, RebuildReason, ResumeFrom, ResumePlan};
 use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
 pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
-    if state.now.attached.is_some() {
-        return ResumePlan::Attached;
+    if let Some(attached) = state.now.attached {
+        return ResumePlan::Attached {
+            rebuilt: attached.rebuilt,
+        };
     }
-    let usable = newest_usable(state, now_ms);
-    if let Some(c) = usable.filter(|c| reachable(c, runner)) {
+    if let Some(c) = reachable(state, runner, now_ms).next() {
         let created = &c.created;
         return ResumePlan::Checkpoint {
             id: created.checkpoint_id,
@@ -39,18 +40,49 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
 
 /// The newest checkpoint that could give a disk at `now_ms`, to whoever can reach it.
 pub fn newest_usable(state: &State, now_ms: i64) -> Option<&Arc<Checkpoint>> {
-    state
-        .checkpoints
-        .newest_first()
-        .find(|c| why_unusable(c, now_ms).is_none())
+    usable(state, now_ms).next()
 }
 
-/// The checkpoints with a resume blob that a plan at `now_ms` may come to, by position, newest
-/// first: each is the plan's if the blobs before it do not verify.
-pub fn with_blobs(state: &State, now_ms: i64) -> Vec<(u64, ResumeFrom)> {
-    let usable = state.checkpoints.newest_first();
-    usable
-        .filter(|c| why_unusable(c, now_ms).is_none())
+/// Newest first.
+fn usable(state: &State, now_ms: i64) -> impl Iterator<Item = &Arc<Checkpoint>> {
+    let listed = state.checkpoints.newest_first();
+    listed.filter(move |c| why_unusable(c, now_ms).is_none())
+}
+
+/// Those that could give `runner` a disk now, newest first.
+fn reachable(
+    state: &State,
+    runner: RunnerId,
+    now_ms: i64,
+) -> impl Iterator<Item = &Arc<Checkpoint>> {
+    let before = unread_from(state);
+    usable(state, now_ms)
+        .filter(move |c| c.seq < before)
+        .filter(move |c| owner(&c.created.snapshot).is_none_or(|o| o == runner))
+}
+
+/// The first position whose checkpoint, and those after it, the live run could not read.
+fn unread_from(state: &State) -> u64 {
+    let run = state.run.as_ref().map(|r| r.id);
+    let unread = state.now.unread.filter(|u| Some(u.run) == run);
+    unread.map_or(u64::MAX, |u| u.from_seq)
+}
+
+/// The checkpoint that `runner` would get if this one cannot be read for now.
+pub fn next_older(
+    state: &State,
+    than: CheckpointId,
+    runner: RunnerId,
+    now_ms: i64,
+) -> Option<&Arc<Checkpoint>> {
+    let seq = state.checkpoints.find(than)?.seq;
+    reachable(state, runner, now_ms).find(|c| c.seq < seq)
+}
+
+/// The checkpoints with a resume blob that a plan of `runner` at `now_ms` may come to, by
+/// position, newest first: each is the plan's if the blobs before it do not verify.
+pub fn with_blobs(state: &State, runner: RunnerId, now_ms: i64) -> Vec<(u64, ResumeFrom)> {
+    reachable(state, runner, now_ms)
         .map(|c| (c.seq, c.created.resume.clone()))
         .take_while(|(_, resume)| matches!(resume, ResumeFrom::Blob { .. }))
         .collect()
@@ -71,10 +103,6 @@ pub fn wanted_runner(state: &State) -> Option<RunnerId> {
         let usable = newest_usable(state, i64::MIN)?;
         owner(&usable.created.snapshot)
     })
-}
-
-fn reachable(c: &Checkpoint, runner: RunnerId) -> bool {
-    owner(&c.created.snapshot).is_none_or(|o| o == runner)
 }
 
 /// Why a checkpoint gives no disk at `now_ms`, if it does not.

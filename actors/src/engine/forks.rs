@@ -18,7 +18,7 @@ use crate::rows;
 use crate::session::actor::{checkpoints, state_at};
 use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
-use crate::session::command::{Command, Fork, ForkedDisk, Request};
+use crate::session::command::{Command, Fork, ForkedDisk, Prompt, Request};
 use crate::session::decision::SnapshotRow;
 use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
@@ -46,6 +46,8 @@ pub struct ForkRequest {
     pub principal: Option<String>,
     /// The child's pairs; `None` = the source's.
     pub metadata: Option<Map<String, Value>>,
+    /// The child's first own message.
+    pub prompt: Option<Box<Prompt>>,
 }
 
 /// The place that was selected.
@@ -104,6 +106,10 @@ impl Engine {
             None => None,
         };
         let adopted = copied.as_ref().map(|c| c.adopted.clone());
+        let chosen = checkpoint.as_ref().map(|c| {
+            let workspace = ask.request.workspace;
+            (c.created.checkpoint_id, c.snapshot_key(workspace))
+        });
         let fork = Fork {
             request: ask.request,
             source,
@@ -112,6 +118,7 @@ impl Engine {
             selector: ask.selector,
             principal: ask.principal,
             metadata: ask.metadata,
+            prompt: ask.prompt,
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,
@@ -120,11 +127,32 @@ impl Engine {
                 })
             }),
         };
-        let answer = self.command(child, Command::Fork(Box::new(fork))).await;
+        let answer = match self.command(child, Command::Fork(Box::new(fork))).await {
+            // Its condition failed each time: perhaps what it needs is not there any more.
+            Err(why) if why.code == Code::Busy => {
+                Err(self.gone_meanwhile(chosen).await.unwrap_or(why))
+            }
+            other => other,
+        };
         if let Some(copied) = copied {
             copied.settle(answer.as_ref().map(drop).map_err(Clone::clone));
         }
         answer
+    }
+
+    /// What is said of a checkpoint whose snapshot went after it was looked at.
+    async fn gone_meanwhile(
+        &self,
+        chosen: Option<(CheckpointId, SnapshotKey)>,
+    ) -> Option<Rejection> {
+        let (id, key) = chosen?;
+        let read = self.inner.read(Class::Session, move |view| {
+            let there = view.row(&rows::snapshot(key))?.is_some();
+            Ok(there && view.row(&rows::doomed(key))?.is_none())
+        });
+        let there = read.await.ok()?;
+        let detail = format!("the snapshot of {id} went meanwhile");
+        (!there).then(|| Rejection::new(Code::SnapshotDeleted, detail))
     }
 
     /// The copy of a checkpoint's disk, where a runner has to make one: the server's own
@@ -237,6 +265,7 @@ impl Engine {
     ) -> Result<Vec<Value>, Rejection> {
         let state = self.state(workspace, session).await?;
         let now_ms = self.inner.door.clock.wall_ms();
+        let pin = state.about.as_ref().map(|about| &about.pin);
         let listed = state.checkpoints.newest_first();
         Ok(listed
             .map(|c| {
@@ -245,7 +274,7 @@ impl Engine {
                 if shown.holds_bytes() && shown.is_over(now_ms) {
                     shown.snapshot_state = SnapshotState::Expired;
                 }
-                shown.json(session)
+                shown.json(session, pin)
             })
             .collect())
     }

@@ -301,7 +301,10 @@ impl Handler<Rest> for SessionActor {
             || self.inner.feed.channel(self.slot.id).is_some()
             || !self.contents.is_empty()
             || now.operation.is_some()
-            || now.attached.is_some();
+            || now.attached.is_some()
+            || now
+                .unread
+                .is_some_and(|u| self.committed.run.as_ref().is_some_and(|r| r.id == u.run));
         if !self.busy && !needed {
             self.ask_to_leave();
         }

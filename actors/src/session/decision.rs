@@ -10,7 +10,7 @@ use super::event::NewEvent;
 use super::facts::{Created, EndedClaim, Receipt, StoredCall};
 use super::operation::{Attached, Begun, Operation};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
-use super::state::Answer;
+use super::state::{Answer, Unread};
 use super::step::StepsReply;
 use crate::code::Rejection;
 use crate::ids::{RunId, TokenDigest};
@@ -59,6 +59,8 @@ pub enum RowOp {
     Operation(Option<Operation>),
     /// The sandbox that is attached: in memory only, its folder is the provider's to keep.
     Attached(Option<Attached>),
+    /// What the live run could not read for now: in memory only.
+    Unread(Unread),
     /// The claim is over: its numbered answers go, its end is kept.
     Ended(TokenDigest, EndedClaim),
 }

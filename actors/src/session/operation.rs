@@ -5,7 +5,7 @@
 //! is in memory: whoever held it is gone with the process, and so is the lock.
 
 use super::command::{NewCheckpoint, Request};
-use super::payload::ResumePlan;
+use super::payload::{RebuildReason, ResumePlan};
 use crate::ids::{CheckpointId, RunnerId};
 
 /// Names one operation, so that a late end of an earlier one is told from it.
@@ -50,6 +50,8 @@ pub struct Attached {
     pub runner: RunnerId,
     /// Whether it changed since the newest checkpoint.
     pub dirty: bool,
+    /// Why it began empty, where there had been a disk before.
+    pub rebuilt: Option<RebuildReason>,
 }
 
 /// What is asked of the session.

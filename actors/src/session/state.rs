@@ -112,6 +112,18 @@ pub struct Now {
     pub contents_from: u64,
     /// The sandbox that an operation left.
     pub attached: Option<Attached>,
+    /// What the live run could not read for now.
+    pub unread: Option<Unread>,
+}
+
+/// A checkpoint whose bytes are there and could not be read: not its fault for good, so nothing
+/// of it is written. The run goes on from an older one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread {
+    /// The run that could not; it holds for this one only.
+    pub run: RunId,
+    /// Position of the checkpoint. Those after it are not tried again either.
+    pub from_seq: u64,
 }
 
 /// Where a fork comes from.

@@ -324,6 +324,42 @@ fn the_timer_of_the_next_checkpoint_to_go_ends_it_once() {
 }
 
 #[test]
+fn a_checkpoint_that_cannot_be_read_now_is_passed_over_by_this_run_alone() {
+    let mut b = Boxed::new();
+    let unread = |checkpoint| Verb::RejectCheckpoint {
+        checkpoint,
+        reason: "EIO".into(),
+        temporary: true,
+    };
+    let resumed = |b: &Boxed| match &b.state.claim().expect("claim").resume {
+        ResumePlan::Checkpoint { id, .. } => *id,
+        other => panic!("{other:?}"),
+    };
+    let old = b.turn("s1");
+    b.message("again").expect("message");
+    let token = b.claim().expect("claim");
+    let refused = b.attempt(token, None, unread(old)).expect_err("none older");
+    assert_eq!(refused.code, Code::SnapshotUnreadable);
+    assert!(refused.detail.contains(&old.to_string()), "{refused:?}");
+    b.settle(token, None).expect("settle");
+
+    let new = b.turn("s2");
+    b.message("again").expect("message");
+    let token = b.claim().expect("claim");
+    assert_eq!(resumed(&b), new);
+    let from = b.state.last_seq;
+    b.attempt(token, None, unread(new)).expect("passed over");
+    assert_eq!(b.types_after(from), [], "nothing is said against it");
+    b.call(token, "release", json!({})).expect("release");
+    let token = b.claim().expect("claim");
+    assert_eq!(resumed(&b), old, "by the attempts of this run");
+    b.settle(token, None).expect("settle");
+    b.message("again").expect("message");
+    b.claim().expect("claim");
+    assert_eq!(resumed(&b), new, "the next run tries it anew");
+}
+
+#[test]
 fn a_checkpoint_is_rejected_once() {
     let mut b = Boxed::new();
     let id = b.turn("s");
@@ -332,6 +368,7 @@ fn a_checkpoint_is_rejected_once() {
     let reject = |reason: &str| Verb::RejectCheckpoint {
         checkpoint: id,
         reason: reason.into(),
+        temporary: false,
     };
     let from = b.state.last_seq;
     b.attempt(token, None, reject("its digest differs"))
@@ -340,6 +377,7 @@ fn a_checkpoint_is_rejected_once() {
     let unknown = Verb::RejectCheckpoint {
         checkpoint: CheckpointId([77; 16]),
         reason: "what".into(),
+        temporary: false,
     };
     b.attempt(token, None, unknown).expect("reject");
     assert_eq!(b.types_after(from), [T::CheckpointRejected]);

@@ -174,7 +174,7 @@ fn claim(b: &mut Boxed, m: &mut Model) -> longhaul_actors::ids::ClaimToken {
         } => (id.to_string(), events_after),
         ResumePlan::EventLogRebuild { reason, .. } => (format!("{reason:?}"), 0),
         ResumePlan::Fresh => ("fresh".to_owned(), 0),
-        ResumePlan::Attached => panic!("nothing is attached"),
+        ResumePlan::Attached { .. } => panic!("nothing is attached"),
     };
     assert_eq!(plan, m.plan(b.runner, last_seq));
     b.call(token, "ready", json!({})).expect("ready");
@@ -225,6 +225,7 @@ fn play(family: &mut Vec<(Boxed, Model)>, which: u8, what: &Move) {
                 let verb = Verb::RejectCheckpoint {
                     checkpoint: k.id,
                     reason: "why".into(),
+                    temporary: false,
                 };
                 b.attempt(token, None, verb).expect("reject");
                 let k = m.kept.iter_mut().find(|o| o.id == k.id).expect("kept");

@@ -26,7 +26,7 @@ use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
 use longhaul_actors::session::journal::{StepKey, StepRow};
 use longhaul_actors::session::payload::{Body, Budget, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
-use longhaul_actors::session::state::{Answer, State};
+use longhaul_actors::session::state::{Answer, Now, State};
 use longhaul_actors::session::status::{Status, allowed};
 use longhaul_actors::session::step::OPEN_STEPS_MAX;
 use longhaul_actors::{codec, rows};
@@ -401,6 +401,7 @@ impl Boxed {
             match row.clone() {
                 RowOp::Operation(operation) => self.state.now.operation = operation,
                 RowOp::Attached(attached) => self.state.now.attached = attached,
+                RowOp::Unread(unread) => self.state.now.unread = Some(unread),
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {
                     let erased = false;
@@ -452,7 +453,12 @@ impl Boxed {
                 }
                 RowChange::Delete(key) => {
                     if key[0] == rows::SNAPSHOT_HOLDER {
-                        assert!(looked_at(key), "bytes are forgotten");
+                        let snapshot = SnapshotKey(key[1..17].try_into().expect("a key"));
+                        let others = self.state.checkpoints.newest_first();
+                        let held = others
+                            .filter(|c| c.holds_bytes())
+                            .any(|c| c.snapshot_key(WorkspaceRef::DEFAULT) == snapshot);
+                        assert!(looked_at(key) != held, "bytes are forgotten, or looked at");
                     }
                     assert!(self.rows.remove(key).is_some(), "deletes what is not there");
                 }
@@ -474,11 +480,11 @@ impl Boxed {
         let s = &self.state;
         let mut again = State::new(s.id);
         self.log.iter().for_each(|e| evolve(&mut again, &e.event));
+        again.now = s.now;
         assert_eq!(&again, s, "a fold of the log gives the state");
         let bytes = codec::encode(s);
         let mut stored = s.clone();
-        // They are rows of their own.
-        stored.checkpoints = Checkpoints::default();
+        (stored.checkpoints, stored.now) = (Checkpoints::default(), Now::default());
         assert_eq!(
             codec::decode::<State>(&bytes),
             Ok(stored),

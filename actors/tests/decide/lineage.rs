@@ -11,7 +11,7 @@ use longhaul_actors::session::decide::base_of;
 use longhaul_actors::session::decision::Reply;
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::payload::{
-    Body, CheckpointKind, Outcome, ResumeFrom, ResumePlan, Retention, Selector, SnapshotRef, Usage,
+    Body, Outcome, ResumePlan, Retention, Selector, SnapshotRef, Usage,
 };
 use longhaul_actors::session::projection::TimerRow;
 use longhaul_actors::session::state::State;
@@ -43,6 +43,7 @@ impl Boxed {
             selector: Selector::Seq(seq),
             principal: None,
             metadata: None,
+            prompt: None,
             checkpoint: None,
         };
         change(&mut fork);
@@ -170,20 +171,11 @@ pub(crate) fn snapshot(id: &str) -> SnapshotRef {
 }
 
 pub(crate) fn new_checkpoint(snapshot_id: &str) -> NewCheckpoint {
-    NewCheckpoint {
-        kind: CheckpointKind::Explicit,
-        turn: None,
-        snapshot: snapshot(snapshot_id),
-        kept: Some(longhaul_actors::session::command::Kept {
-            manifest: vec![7],
-            packs: vec![[8; 16]],
-        }),
-        resume: ResumeFrom::RebuildFromLog,
-        blob: None,
-        name: None,
-        metadata_json: "{}".into(),
-        cursor: None,
-    }
+    let kept = longhaul_actors::session::command::Kept {
+        manifest: vec![7],
+        packs: vec![[8; 16]],
+    };
+    NewCheckpoint::of(snapshot(snapshot_id), Some(kept))
 }
 
 pub(crate) fn taken(snapshot_id: &str) -> SettleCheckpoint {

@@ -166,6 +166,10 @@ fn the_newest_usable_checkpoint_or_the_reason_of_the_newest() {
         (&[foreign], Err(Unreachable)),
         (&[expired, foreign_local], Err(Unreachable)),
         (&[foreign_local, rejected], Err(Rejected)),
+        // Out of reach is not out of the question: an older one that is there is better than none.
+        (&[GOOD, foreign_local], Ok(1)),
+        (&[GOOD, deleted, foreign, foreign_local], Ok(1)),
+        (&[GOOD, GOOD, foreign], Ok(2)),
     ];
     for (pasts, want) in table {
         assert_eq!(outcome(&with(pasts)), *want, "{pasts:?}");

@@ -81,3 +81,21 @@ pub struct TranscriptArgs {
     #[command(flatten)]
     pub at: ServerArgs,
 }
+
+/// `longhaul session resume`
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// The session.
+    pub session: String,
+    /// What to say; a nudge to go on when left out.
+    pub prompt: Vec<String>,
+    /// From this checkpoint: the newest goes on in place, an older one in a fork.
+    #[arg(long, value_name = "CKPT")]
+    pub from: Option<String>,
+    /// Only if the session acts as this principal.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}

@@ -21,7 +21,7 @@ use super::leftovers::{clear, end_processes, kill_marked, remove};
 use super::paths::Root;
 use super::{
     Entry, Exec, ExecOutput, Launch, Process, Sandbox, SandboxError, SandboxProvider,
-    SandboxRequest, Snapshot,
+    SandboxRequest, Snapshot, Stay,
 };
 use crate::runner::settings::RunnerConfig;
 use crate::snapshots::{Base, Vault};
@@ -60,7 +60,7 @@ pub struct DirProvider {
     snapshots: Option<Arc<dyn Vault>>,
     copies: Copies,
     /// Sandboxes of an earlier process that stay for a session, with their names.
-    left: Vec<(String, String)>,
+    left: Vec<(Stay, String)>,
 }
 
 impl DirProvider {
@@ -82,8 +82,8 @@ impl DirProvider {
         let leftovers: Vec<String> = leftovers
             .into_iter()
             .filter(|name| match stays_for(&root.join(name)) {
-                Some(session) => {
-                    left.push((session, name.clone()));
+                Some(stay) => {
+                    left.push((stay, name.clone()));
                     false
                 }
                 None => true,
@@ -108,8 +108,8 @@ impl DirProvider {
         })
     }
 
-    /// Sandboxes of an earlier process that stay: session and name.
-    pub fn left(&self) -> Vec<(String, String)> {
+    /// Sandboxes of an earlier process that stay: for whom, and their names.
+    pub fn left(&self) -> Vec<(Stay, String)> {
         self.left.clone()
     }
 
@@ -169,10 +169,11 @@ impl DirProvider {
     }
 }
 
-/// The session that a sandbox stays for.
-fn stays_for(place: &Path) -> Option<String> {
-    let session = std::fs::read_to_string(place.join(ATTACHED)).ok()?;
-    place.join("work").is_dir().then_some(session)
+/// For whom a sandbox stays.
+fn stays_for(place: &Path) -> Option<Stay> {
+    let note = std::fs::read(place.join(ATTACHED)).ok()?;
+    let stay = serde_json::from_slice(&note).ok()?;
+    place.join("work").is_dir().then_some(stay)
 }
 
 fn take_folder(root: &Path) -> std::io::Result<(std::fs::File, Vec<String>)> {
@@ -301,7 +302,7 @@ impl DirSandbox {
         }
         let make = || async {
             let text = |e: std::io::Error| {
-                SandboxError::Failed(format!("cannot make {}: {e}", self.place.folder.display()))
+                SandboxError::io(format!("cannot make {}", self.place.folder.display()), &e)
             };
             // Made already where it was restored.
             if !self.place.folder.exists() {
@@ -332,11 +333,7 @@ impl DirSandbox {
 impl Sandbox for DirSandbox {
     fn exec(&self, exec: Exec) -> BoxFuture<'_, Result<ExecOutput, SandboxError>> {
         async move {
-            if exec.command.contains('\0') {
-                return Err(SandboxError::Unsupported(
-                    "a command cannot hold a NUL".to_owned(),
-                ));
-            }
+            exec.check()?;
             let cwd = exec.cwd.clone().unwrap_or_else(|| ".".to_owned());
             self.with_root(move |root| root.folder(&cwd)).await?;
             self.dirty.store(true, Ordering::SeqCst);
@@ -369,8 +366,8 @@ impl Sandbox for DirSandbox {
             };
             let command = wrap(&tools.isolation, &view, &self.config, &program.argv);
             let started = launch(&tools.spawner, command, tools.sweep(&mark)).await;
-            let (process, group) = started
-                .map_err(|e| SandboxError::Failed(format!("a program cannot start: {e}")))?;
+            let (process, group) =
+                started.map_err(|e| SandboxError::io("a program cannot start", &e))?;
             tools.note(&self.place, group);
             Ok(process)
         }
@@ -419,9 +416,9 @@ impl Sandbox for DirSandbox {
         base.as_ref().map(|b| b.reference.clone())
     }
 
-    fn attach_to(&self, session_id: Option<&str>) {
+    fn attach_to(&self, stay: Option<&Stay>) {
         let note = self.place.folder.join(ATTACHED);
-        let Some(session_id) = session_id else {
+        let Some(stay) = stay else {
             self.attached.store(false, Ordering::SeqCst);
             // It need not be there.
             return drop(std::fs::remove_file(note));
@@ -430,7 +427,8 @@ impl Sandbox for DirSandbox {
         if self.attached.load(Ordering::SeqCst) || !self.place.folder.exists() {
             return;
         }
-        match std::fs::write(note, session_id) {
+        let written = serde_json::to_vec(stay).map_err(std::io::Error::other);
+        match written.and_then(|text| std::fs::write(note, text)) {
             Ok(()) => self.attached.store(true, Ordering::SeqCst),
             Err(error) => tracing::warn!(%error, "a sandbox will not outlive this process"),
         }

@@ -29,7 +29,7 @@ impl Root {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())
             .map(Self)
-            .map_err(|e| SandboxError::Failed(format!("cannot open {}: {e}", path.display())))
+            .map_err(|e| SandboxError::io(format!("cannot open {}", path.display()), &e.into()))
     }
 
     /// Reads a whole regular file.
@@ -220,7 +220,7 @@ fn refusal(path: &str, errno: Errno) -> SandboxError {
 }
 
 fn failed(path: &str, error: &std::io::Error) -> SandboxError {
-    SandboxError::Failed(format!("{path:?}: {error}"))
+    SandboxError::io(format!("{path:?}"), error)
 }
 
 #[cfg(test)]

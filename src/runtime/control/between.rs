@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::ids::SessionId;
-use longhaul_actors::session::operation::{Done, OperationKind};
+use longhaul_actors::session::operation::OperationKind;
 
 use super::{Control, Named};
-use crate::runner::sandbox::Sandbox;
+use crate::runner::attached::Disk;
+use crate::runner::sandbox::Stay;
 use crate::runner::sandbox::dir::DirProvider;
 use crate::runtime::{Asked, Runtime};
 
@@ -19,8 +20,9 @@ impl Runtime {
     /// Takes the sandboxes back that operations left before a restart, before any run is claimed.
     /// Those that are not wanted any more go.
     pub(crate) async fn attach_left(&self, control: &Control, provider: &DirProvider) {
-        for (session, name) in provider.left() {
-            if let Err(why) = self.attach(control, provider, &session, &name).await {
+        for (stay, name) in provider.left() {
+            if let Err(why) = self.attach(control, provider, &stay, &name).await {
+                let session = stay.session_id;
                 tracing::info!(session, %why, "a sandbox of an earlier process is not attached again");
                 provider.discard(&name).await;
             }
@@ -31,26 +33,26 @@ impl Runtime {
         &self,
         control: &Control,
         provider: &DirProvider,
-        session: &str,
+        stay: &Stay,
         name: &str,
     ) -> Result<(), Rejection> {
-        let session = SessionId::parse(session)
+        let session = SessionId::parse(&stay.session_id)
             .map_err(|e| Rejection::new(Code::IdInvalid, e.to_string()))?;
         let asked = Asked::internal(self.engine().workspace_of(session).await?);
         let work = self
             .work_with(Some(control.clone()), asked, session)
             .await?;
         let (id, _) = work.begin(OperationKind::Attach).await?;
-        let sandbox: Arc<dyn Sandbox> =
-            Arc::from(provider.adopt(name, &session.to_string(), &work.profile));
-        let done = Done {
-            succeeded: true,
-            attached: Some(work.leave(&sandbox)),
-            ..Done::default()
+        let disk = Disk {
+            sandbox: Arc::from(provider.adopt(name, &stay.session_id, &work.profile)),
+            rebuilt: stay.rebuilt,
         };
-        work.end(id, done).await.map(drop).inspect_err(|_| {
-            drop(control.attached.take(&session.to_string()));
-        })
+        work.end_attached(id, &disk)
+            .await
+            .map(drop)
+            .inspect_err(|_| {
+                drop(control.attached.take(&session.to_string()));
+            })
     }
 
     /// Looks for sandboxes that nobody has used for long, for ever: keeps what changed, lets go.
@@ -107,7 +109,7 @@ impl Runtime {
         let Some(control) = self.control() else {
             return;
         };
-        if let Some(sandbox) = control.attached.take(&session.to_string()) {
+        if let Some(Disk { sandbox, .. }) = control.attached.take(&session.to_string()) {
             // On the runner's threads: whoever asked may have none of tokio's.
             let released = control
                 .threads

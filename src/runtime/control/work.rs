@@ -9,11 +9,12 @@ use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::command::{Kept, NewCheckpoint, Request};
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
-use longhaul_actors::session::payload::{CheckpointKind, ResumeFrom, ResumePlan, SnapshotRef};
+use longhaul_actors::session::payload::{ResumePlan, SnapshotRef};
 use serde_json::{Value, json};
 
-use super::{Control, Named, OPERATION_S_MAX};
-use crate::runner::sandbox::{Sandbox, SandboxError, SandboxRequest};
+use super::{Control, Named, OPERATION_S_MAX, Used};
+use crate::runner::attached::Disk;
+use crate::runner::sandbox::{Sandbox, SandboxError, SandboxRequest, Stay};
 use crate::runtime::{Asked, Runtime};
 
 /// Time to let go after the work, seconds.
@@ -68,11 +69,30 @@ impl Work {
         Ok((id, begun))
     }
 
-    pub(super) async fn end(
+    /// Takes the lock and gets the disk, or gives up.
+    async fn open(&self, kind: OperationKind) -> Result<(operation::OperationId, Disk), Rejection> {
+        let (id, begun) = self.begin(kind).await?;
+        match self.disk(&begun).await {
+            Ok(disk) => Ok((id, disk)),
+            Err(why) => Err(self.give_up(id, &begun, why).await),
+        }
+    }
+
+    /// Leaves the sandbox attached and lets go of the lock: it did what was asked.
+    pub(super) async fn end_attached(
         &self,
         id: operation::OperationId,
-        done: Done,
+        disk: &Disk,
     ) -> Result<Answer, Rejection> {
+        let done = Done {
+            succeeded: true,
+            attached: Some(self.leave(disk)),
+            ..Done::default()
+        };
+        self.end(id, done).await
+    }
+
+    async fn end(&self, id: operation::OperationId, done: Done) -> Result<Answer, Rejection> {
         let request = self.asked.clone().request();
         let engine = self.runtime.engine();
         let ended = engine.end_operation(self.session, request, id, done).await;
@@ -83,12 +103,12 @@ impl Work {
     }
 
     /// The sandbox: the attached one, or one made from the plan.
-    async fn sandbox(&self, begun: &Begun) -> Result<Arc<dyn Sandbox>, Rejection> {
+    async fn disk(&self, begun: &Begun) -> Result<Disk, Rejection> {
         let id = self.session.to_string();
-        if let Some(sandbox) = self.control.attached.find(&id) {
-            return Ok(sandbox);
+        if let Some(disk) = self.control.attached.find(&id) {
+            return Ok(disk);
         }
-        if begun.plan == ResumePlan::Attached {
+        if matches!(begun.plan, ResumePlan::Attached { .. }) {
             // Lost with its actor: the next operation makes one from the newest snapshot.
             let detail = "the attached sandbox is gone";
             return Err(Rejection::new(Code::SandboxFailed, detail));
@@ -101,19 +121,33 @@ impl Work {
             profile: self.profile.clone(),
             resume: json!(begun.plan),
         };
-        let made: Arc<dyn Sandbox> = Arc::from(self.control.provider.create(request).await?);
-        Ok(made)
+        let made = self.control.provider.create(request).await;
+        let sandbox: Arc<dyn Sandbox> = match (made, &begun.plan) {
+            (Ok(sandbox), _) => Arc::from(sandbox),
+            (Err(why @ SandboxError::SnapshotUnreadable(_)), ResumePlan::Checkpoint { id, .. }) => {
+                let detail = format!("{id}: {why}");
+                return Err(Rejection::new(Code::SnapshotUnreadable, detail));
+            }
+            (Err(why), _) => return Err(why.into()),
+        };
+        Ok(Disk {
+            sandbox,
+            rebuilt: begun.plan.rebuilt(),
+        })
     }
 
-    pub(super) fn leave(&self, sandbox: &Arc<dyn Sandbox>) -> operation::Attached {
-        sandbox.attach_to(Some(&self.session.to_string()));
+    fn leave(&self, disk: &Disk) -> operation::Attached {
+        let session_id = self.session.to_string();
         let now = self.control.door.clock.mono();
-        self.control
-            .attached
-            .leave(&self.session.to_string(), Arc::clone(sandbox), now);
+        self.control.attached.leave(&session_id, disk.clone(), now);
+        disk.sandbox.attach_to(Some(&Stay {
+            session_id,
+            rebuilt: disk.rebuilt,
+        }));
         operation::Attached {
             runner: self.control.runner,
-            dirty: sandbox.is_dirty(),
+            dirty: disk.sandbox.is_dirty(),
+            rebuilt: disk.rebuilt,
         }
     }
 
@@ -134,24 +168,17 @@ impl Work {
     pub(super) async fn used<T, F>(
         self,
         work: impl FnOnce(Arc<dyn Sandbox>) -> F,
-    ) -> Result<T, Rejection>
+    ) -> Result<Used<T>, Rejection>
     where
         F: Future<Output = Result<T, SandboxError>>,
     {
-        let (id, begun) = self.begin(OperationKind::Use).await?;
-        let sandbox = match self.sandbox(&begun).await {
-            Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, &begun, why).await),
-        };
-        let done = self.timed(work(Arc::clone(&sandbox))).await;
-        let attached = Some(self.leave(&sandbox));
-        let ended = Done {
-            succeeded: true,
-            attached,
-            ..Done::default()
-        };
-        self.end(id, ended).await?;
-        done
+        let (id, disk) = self.open(OperationKind::Use).await?;
+        let done = self.timed(work(Arc::clone(&disk.sandbox))).await;
+        self.end_attached(id, &disk).await?;
+        done.map(|value| Used {
+            value,
+            rebuilt: disk.rebuilt,
+        })
     }
 
     async fn give_up(
@@ -169,7 +196,7 @@ impl Work {
         // An attached sandbox stays; one that was not to be had leaves nothing.
         let left = self.control.attached.find(&self.session.to_string());
         let done = Done {
-            attached: left.as_ref().map(|s| self.leave(s)),
+            attached: left.as_ref().map(|d| self.leave(d)),
             rejected,
             ..Done::default()
         };
@@ -184,7 +211,7 @@ impl Work {
     pub(super) async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
         let (id, begun) = self.begin(kind).await?;
         let here = self.session.to_string();
-        let attached = self.control.attached.find(&here);
+        let attached = self.control.attached.find(&here).map(|d| d.sandbox);
         // The disk is that of the newest usable checkpoint, which need not be where it came from.
         let clean = attached
             .as_ref()
@@ -199,7 +226,7 @@ impl Work {
             Err(why) => return Err(self.give_up(id, &begun, why).await),
         };
         let wanted = kind != OperationKind::Rest || !clean;
-        let attached = self.control.attached.find(&here).map(|s| self.leave(&s));
+        let attached = self.control.attached.find(&here).map(|d| self.leave(&d));
         // Taken out first: whoever comes after the end must not find a sandbox that goes.
         let going = match kind {
             OperationKind::Checkpoint => None,
@@ -213,46 +240,32 @@ impl Work {
         };
         let ended = self.end(id, done).await;
         match (going, &ended) {
-            (Some(sandbox), Ok(_)) => sandbox.release().await,
-            (Some(sandbox), Err(_)) => drop(self.leave(&sandbox)),
+            (Some(disk), Ok(_)) => disk.sandbox.release().await,
+            (Some(disk), Err(_)) => drop(self.leave(&disk)),
             (None, _) => {}
         }
         ended
     }
 
     async fn take(&self, begun: &Begun, named: &Named) -> Result<NewCheckpoint, Rejection> {
-        let sandbox = self.sandbox(begun).await?;
-        self.leave(&sandbox);
+        let disk = self.disk(begun).await?;
+        self.leave(&disk);
+        let sandbox = disk.sandbox;
         let fresh = sandbox.is_dirty() || begun.clean.is_none() || sandbox.base() != begun.clean;
         let taken = self.timed(sandbox.snapshot(fresh)).await?;
         Ok(new_checkpoint(taken.reference, taken.kept, named))
     }
 
     pub(super) async fn resume(self) -> Result<Answer, Rejection> {
-        let (id, begun) = self.begin(OperationKind::Resume).await?;
-        let sandbox = match self.sandbox(&begun).await {
-            Ok(sandbox) => sandbox,
-            Err(why) => return Err(self.give_up(id, &begun, why).await),
-        };
-        let done = Done {
-            succeeded: true,
-            attached: Some(self.leave(&sandbox)),
-            ..Done::default()
-        };
-        self.end(id, done).await
+        let (id, disk) = self.open(OperationKind::Resume).await?;
+        self.end_attached(id, &disk).await
     }
 }
 
 fn new_checkpoint(snapshot: SnapshotRef, kept: Option<Kept>, named: &Named) -> NewCheckpoint {
     NewCheckpoint {
-        kind: CheckpointKind::Explicit,
-        turn: None,
-        snapshot,
-        kept,
-        resume: ResumeFrom::RebuildFromLog,
-        blob: None,
         name: named.name.clone(),
         metadata_json: Value::Object(named.metadata.clone()).to_string(),
-        cursor: None,
+        ..NewCheckpoint::of(snapshot, kept)
     }
 }

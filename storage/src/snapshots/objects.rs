@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::SnapshotError;
@@ -47,7 +48,7 @@ impl Kept {
 }
 
 impl OpenPacks {
-    fn get(&self, inner: &Inner, id: PackId) -> Result<Arc<Pack>, SnapshotError> {
+    pub(super) fn get(&self, path: &Path, id: PackId) -> Result<Arc<Pack>, SnapshotError> {
         let kept = {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             kept.uses += 1;
@@ -61,7 +62,7 @@ impl OpenPacks {
         if let Some(pack) = kept.filter(|pack| pack.is_in_place()) {
             return Ok(pack);
         }
-        let opened = Pack::open(id, &inner.pack_path(id));
+        let opened = Pack::open(id, path);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match opened {
             Ok(pack) => {
@@ -98,8 +99,14 @@ impl Objects {
     /// The objects in the packs of these snapshots.
     pub(super) fn of(inner: &Inner, manifests: &[&Manifest]) -> Result<Self, SnapshotError> {
         let ids: BTreeSet<PackId> = manifests.iter().flat_map(|m| &m.packs).copied().collect();
-        let packs = ids.into_iter().map(|id| inner.open.get(inner, id));
-        let packs: Vec<Arc<Pack>> = packs.collect::<Result<_, _>>()?;
+        let packs = ids
+            .into_iter()
+            .map(|id| inner.open.get(&inner.pack_path(id), id));
+        Ok(Self::in_packs(packs.collect::<Result<_, _>>()?))
+    }
+
+    /// The objects in these packs.
+    pub(super) fn in_packs(packs: Vec<Arc<Pack>>) -> Self {
         let mut first = HashMap::with_capacity(packs.iter().map(|p| p.slots.len()).sum());
         let mut more: HashMap<Id, Vec<Place>> = HashMap::new();
         for (pack, p) in packs.iter().zip(0..) {
@@ -112,7 +119,7 @@ impl Objects {
                 }
             }
         }
-        Ok(Self { packs, first, more })
+        Self { packs, first, more }
     }
 
     fn places(&self, id: &Id) -> impl Iterator<Item = Place> + '_ {

@@ -265,7 +265,7 @@ async fn bad_bodies_and_paths_are_refused_and_nothing_is_begun() {
         ("checkpoint", json!({ "runtime_id": s, "name": "" }), field),
         (
             "checkpoint",
-            json!({ "runtime_id": s, "name": "n".repeat(501) }),
+            json!({ "runtime_id": s, "name": "n".repeat(513) }),
             field,
         ),
         (

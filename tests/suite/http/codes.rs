@@ -53,6 +53,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "checkpoints/disks.rs: needs packs that were damaged",
     ),
     (
+        "runtime.snapshot_unreadable",
+        "checkpoints/truth.rs: needs packs that cannot be read",
+    ),
+    (
         "runtime.snapshot_deleted",
         "checkpoints/disks.rs: needs a snapshot that was deleted",
     ),

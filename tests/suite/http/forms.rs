@@ -13,7 +13,7 @@ async fn the_frameworks_own_errors_have_the_one_form() {
     site.get("/v1/sessions/")
         .await
         .code(404, "request.route_unknown");
-    for later in ["resume", "budget"] {
+    for later in ["budget"] {
         let path = format!("/v1/sessions/{}/{later}", absent("sess_"));
         site.post(&path, json!({}))
             .await

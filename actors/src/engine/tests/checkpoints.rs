@@ -207,7 +207,8 @@ async fn fork_against_collector(fork_first: bool) {
         k.gate.release(&k.gate.collector);
         eventually(|| !k.disk.has("a")).await;
         k.gate.release(&k.gate.forks);
-        forking.await.expect("task").expect_err("too late");
+        let why = forking.await.expect("task").expect_err("too late");
+        assert_eq!(why.code, Code::SnapshotDeleted, "{why}");
         k.at_rest().await;
         let list = k.b.engine.list(WS, None, 10, None).await.expect("list");
         assert_eq!(list.items.len(), 1, "no child without its disk");

@@ -22,7 +22,7 @@ use crate::ids::{CheckpointId, ClaimToken, SessionId};
 use crate::rows;
 use crate::session::command::{Bearer, Command, NewCheckpoint, Settle, SettleCheckpoint, Verb};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{CheckpointKind, Outcome, ResumeFrom, Retention, SnapshotRef, Usage};
+use crate::session::payload::{Outcome, Retention, SnapshotRef, Usage};
 
 /// Bytes in memory.
 #[derive(Debug, Default)]
@@ -217,26 +217,18 @@ impl Kept {
 
     pub(super) fn take(&self, snapshot: &str) -> NewCheckpoint {
         self.disk.there.lock().unwrap().insert(snapshot.to_owned());
-        NewCheckpoint {
-            kind: CheckpointKind::Explicit,
-            turn: None,
-            snapshot: SnapshotRef {
-                id: snapshot.to_owned(),
-                provider: "dir".to_owned(),
-                retention: Retention::Platform,
-                runner_id: Some(RUNNER),
-                bytes: 1,
-            },
-            kept: Some(crate::session::command::Kept {
-                manifest: vec![7],
-                packs: vec![[8; 16]],
-            }),
-            resume: ResumeFrom::RebuildFromLog,
-            blob: None,
-            name: None,
-            metadata_json: "{}".to_owned(),
-            cursor: None,
-        }
+        let reference = SnapshotRef {
+            id: snapshot.to_owned(),
+            provider: "dir".to_owned(),
+            retention: Retention::Platform,
+            runner_id: Some(RUNNER),
+            bytes: 1,
+        };
+        let kept = crate::session::command::Kept {
+            manifest: vec![7],
+            packs: vec![[8; 16]],
+        };
+        NewCheckpoint::of(reference, Some(kept))
     }
 
     /// A turn that ends with a checkpoint.

@@ -98,9 +98,9 @@ impl SessionActor {
 
     fn needs(&self, command: &Command) -> Needs {
         let mut needed = needs(&self.working, command);
-        if matches!(command, Command::Claim(_)) {
+        if let Command::Claim(claim) = command {
             let now_ms = self.inner.door.clock.wall_ms();
-            needed.blobs = plan::with_blobs(&self.working, now_ms);
+            needed.blobs = plan::with_blobs(&self.working, claim.runner, now_ms);
         }
         // Whatever waits in memory need not be read.
         if needed
@@ -295,6 +295,10 @@ impl SessionActor {
                         self.working.now.attached = *attached;
                         self.committed.now.attached = *attached;
                     }
+                    RowOp::Unread(unread) => {
+                        self.working.now.unread = Some(*unread);
+                        self.committed.now.unread = Some(*unread);
+                    }
                     _ => {}
                 }
             }
@@ -364,6 +368,8 @@ impl SessionActor {
             longhaul_storage::fault::point("fork::before_commit");
         } else if keeps(&d.events) {
             longhaul_storage::fault::point("checkpoint::before_commit");
+        } else if lets_go(&d.events) {
+            longhaul_storage::fault::point("expiry::before_commit");
         }
         let started = self.inner.timer.now();
         let pending = self.inner.log.append(write);
@@ -426,6 +432,13 @@ pub(super) fn keeps(events: &[NewEvent]) -> bool {
     events
         .iter()
         .any(|new| matches!(new.event.body, Body::CheckpointCreated(_)))
+}
+
+/// Whether a checkpoint's time is over.
+pub(super) fn lets_go(events: &[NewEvent]) -> bool {
+    events
+        .iter()
+        .any(|new| matches!(new.event.body, Body::CheckpointExpired(_)))
 }
 
 /// Whether rows that follow from the state may change with this event. What agents write, steps,

@@ -242,7 +242,8 @@ impl Overlay {
                 | RowOp::PutSnapshot(..)
                 | RowOp::HoldSnapshot(_)
                 | RowOp::Operation(_)
-                | RowOp::Attached(_) => {}
+                | RowOp::Attached(_)
+                | RowOp::Unread(_) => {}
             }
         }
     }
@@ -343,7 +344,10 @@ pub(super) fn row_changes(
             }
             RowOp::DropBlob(seq) => out.push(Delete(rows::blob(session, *seq))),
             // A condition only; in memory only.
-            RowOp::HoldSnapshot(_) | RowOp::Operation(_) | RowOp::Attached(_) => {}
+            RowOp::HoldSnapshot(_)
+            | RowOp::Operation(_)
+            | RowOp::Attached(_)
+            | RowOp::Unread(_) => {}
         }
     }
 }
@@ -364,7 +368,8 @@ pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
             | RowOp::PutBlob(..)
             | RowOp::DropBlob(_)
             | RowOp::Operation(_)
-            | RowOp::Attached(_) => {}
+            | RowOp::Attached(_)
+            | RowOp::Unread(_) => {}
         }
     }
 }

@@ -64,7 +64,11 @@ pub(super) fn call(
             people::check_metadata(&metadata, draft.env.limits)?;
             checkpoint::explicit(&mut draft, new)
         }
-        Verb::RejectCheckpoint { checkpoint, reason } => {
+        Verb::RejectCheckpoint {
+            checkpoint,
+            reason,
+            temporary,
+        } => {
             // A runner elsewhere: only what this attempt was to go on from.
             let plan = base.claim().map(|c| &c.resume);
             let named = matches!(plan, Some(ResumePlan::Checkpoint { id, .. }) if id == checkpoint);
@@ -72,7 +76,10 @@ pub(super) fn call(
                 let detail = format!("the claim does not go on from {checkpoint}");
                 return Err(Rejection::new(Code::CheckpointNotFound, detail));
             }
-            checkpoint::reject(&mut draft, *checkpoint, reason);
+            match temporary {
+                true => checkpoint::pass_over(&mut draft, run, *checkpoint, reason)?,
+                false => checkpoint::reject(&mut draft, *checkpoint, reason),
+            }
             beat(&mut draft)
         }
         Verb::Park(p) => park::park(&mut draft, facts, run, p)?,
@@ -102,7 +109,7 @@ pub(super) fn call(
 /// Whether there may be a checkpoint now.
 fn may_checkpoint(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
     // The server's own runner keeps an attached sandbox before it is ready.
-    let attached = |c: &Claim| c.resume == ResumePlan::Attached;
+    let attached = |c: &Claim| matches!(c.resume, ResumePlan::Attached { .. });
     let early = run.phase == Phase::Claimed && run.claim.as_ref().is_some_and(attached);
     if run.phase != Phase::Running && !early {
         return Err(not_ready(run, "checkpoint"));

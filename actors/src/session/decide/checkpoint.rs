@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::draft::{Draft, Emit, runner};
 use super::people::first_answer;
+use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, EventId};
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState};
@@ -18,7 +19,7 @@ use crate::session::payload::{
     CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, SnapshotRef,
     Usage,
 };
-use crate::session::state::{Answer, State};
+use crate::session::state::{Answer, LiveRun, State, Unread};
 
 /// Where a checkpoint stands, and what for.
 pub(super) struct Stands {
@@ -65,14 +66,10 @@ pub(super) fn add(
     let created = CheckpointCreated {
         checkpoint_id: id,
         kind: stands.kind,
-        run_id: stands.run.map(|r| r.id),
+        run_id: None,
         parent_checkpoint_id: parent,
         through_sequence: stands.through.seq,
         through_event_id: stands.through.id,
-        harness_revision: about.pin.harness_revision,
-        sandbox_profile_revision: about.pin.sandbox_profile_revision,
-        agent_deployment: about.pin.agent_deployment,
-        agent_deployment_revision_number: about.pin.agent_deployment_revision_number,
         name: new.name.clone(),
         metadata_json: new.metadata_json.clone(),
         turn: stands.turn,
@@ -80,7 +77,6 @@ pub(super) fn add(
         cursor: new.cursor.clone(),
         resume: new.resume.clone(),
         snapshot: snapshot.clone(),
-        generation: 0,
         expires_at_ms: now_ms.saturating_add(ttl_ms),
     };
     let key = SnapshotKey::of(about.workspace, &snapshot);
@@ -255,12 +251,10 @@ pub(super) fn pin(
         );
         // One that is counted again goes when the next one comes, not before it can be shown.
     }
-    let id = draft.base().id;
-    let shown = draft
-        .state()
-        .checkpoints
-        .find(command.checkpoint)
-        .map_or(Value::Null, |c| c.json(id));
+    let state = draft.state();
+    let pin = state.about.as_ref().map(|about| &about.pin);
+    let found = state.checkpoints.find(command.checkpoint);
+    let shown = found.map_or(Value::Null, |c| c.json(state.id, pin));
     Ok(draft.done_for(&command.request, Reply::json(200, &shown)))
 }
 
@@ -275,15 +269,22 @@ pub(super) fn find(state: &State, id: CheckpointId) -> Result<&Checkpoint, Rejec
     })
 }
 
-/// Says of every checkpoint whose time is over that it is, and of the one created at `due`
-/// whatever the wall clock says.
+/// Most checkpoints whose end is said in one commit: the timer of the next one is due at once.
+const EXPIRED_MAX: usize = 100;
+
+/// Says of the checkpoints whose time is over that it is, and of the one created at `due` whatever
+/// the wall clock says.
 pub(super) fn expire(draft: &mut Draft<'_>, due: Option<u64>) {
     let now_ms = draft.env.now_ms;
     let over = |c: &&Arc<Checkpoint>| c.holds_bytes() && (c.is_over(now_ms) || due == Some(c.seq));
     let listed = draft.state().checkpoints.0.values();
+    let mut listed: Vec<_> = listed.filter(over).collect();
+    // As the timers have it: the one that is due comes first.
+    listed.sort_unstable_by_key(|c| (c.created.expires_at_ms, c.seq));
     let ids: Vec<CheckpointId> = listed
-        .filter(over)
+        .into_iter()
         .map(|c| c.created.checkpoint_id)
+        .take(EXPIRED_MAX)
         .collect();
     for checkpoint_id in ids {
         drop_blob(draft, checkpoint_id);
@@ -313,6 +314,34 @@ pub(super) fn reject(draft: &mut Draft<'_>, id: CheckpointId, reason: &str) {
             Emit::system(run),
             Body::CheckpointRejected(body),
         );
+    }
+}
+
+/// A checkpoint whose bytes cannot be read for now: the run gets an older one from its next claim
+/// on, and nothing is written. Without an older one, nothing is changed: it may be read later.
+pub(super) fn pass_over(
+    draft: &mut Draft<'_>,
+    run: &LiveRun,
+    id: CheckpointId,
+    reason: &str,
+) -> Result<(), Rejection> {
+    let now_ms = draft.env.now_ms;
+    let state = draft.state();
+    let unread = state.checkpoints.find(id).map(|c| Unread {
+        run: run.id,
+        from_seq: c.seq,
+    });
+    let runner = state.claim().map(|c| c.runner);
+    let older = runner.and_then(|runner| plan::next_older(state, id, runner, now_ms));
+    match (unread, older) {
+        (Some(unread), Some(_)) => {
+            draft.row(RowOp::Unread(unread));
+            Ok(())
+        }
+        _ => {
+            let detail = format!("{id} cannot be read now, and none is older: {reason}");
+            Err(Rejection::new(Code::SnapshotUnreadable, detail))
+        }
     }
 }
 

@@ -17,7 +17,9 @@ use crate::session::facts::Facts;
 use crate::session::operation::{
     Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
-use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
+use crate::session::payload::{
+    Body, CheckpointDeleted, CheckpointKind, DeletedWhat, ResumePlan, Usage,
+};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -158,7 +160,13 @@ fn end(
             .map(|id| (id, parent));
         change_status(&mut draft, held.kind)?;
     }
-    let body = answer(&mut draft, made, done.checkpoint.as_ref());
+    let mut body = answer(&mut draft, made, done.checkpoint.as_ref());
+    if let (Some(reason), Some(fields)) =
+        (done.attached.and_then(|a| a.rebuilt), body.as_object_mut())
+    {
+        // Never an empty disk in silence.
+        fields.insert("resume".to_owned(), json!(ResumePlan::rebuild(reason)));
+    }
     if !done.succeeded {
         // Not the answer to anything: the caller is refused, and may try again.
         return Ok(draft.done(Reply::json(200, &body)));

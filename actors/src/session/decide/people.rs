@@ -275,14 +275,10 @@ fn accept(
     let emit = Emit::by(request.author.clone(), None);
     match &input.ask {
         Ask::Message => {
-            let max = draft.env.limits.untaken_inputs_max;
-            if draft.state().untaken_count() >= max {
-                let r = Rejection::new(Code::UntakenInputs, format!("{max} messages wait"));
-                return Err(r.with("inputs_max", max));
-            }
+            room_for_message(draft)?;
             let id = draft.emit_input(input, emit, Body::Opaque);
             draft.caused_by(Cause::Event(id));
-            turn::start_for(draft, id)?;
+            turn::start_for(draft, id, None)?;
             Ok(id)
         }
         Ask::Interrupt => {
@@ -308,6 +304,16 @@ fn accept(
             Ok(draft.emit_input(input, emit, Body::Opaque))
         }
     }
+}
+
+/// Refuses more messages than may wait.
+pub(super) fn room_for_message(draft: &mut Draft<'_>) -> Result<(), Rejection> {
+    let max = draft.env.limits.untaken_inputs_max;
+    if draft.state().untaken_count() >= max {
+        let r = Rejection::new(Code::UntakenInputs, format!("{max} messages wait"));
+        return Err(r.with("inputs_max", max));
+    }
+    Ok(())
 }
 
 fn interrupt(draft: &mut Draft<'_>, request: &Request) -> Result<(), Rejection> {
@@ -458,10 +464,11 @@ fn not_open(facts: &Facts, item: EventId, kind: ItemKind) -> Rejection {
     }
 }
 
-pub(super) fn check_metadata(
-    metadata: &Map<String, Value>,
-    limits: &Limits,
-) -> Result<(), Rejection> {
+/// Holds a caller's pairs to their limits.
+///
+/// # Errors
+/// `session.metadata_invalid`.
+pub fn check_metadata(metadata: &Map<String, Value>, limits: &Limits) -> Result<(), Rejection> {
     let bad = |detail: String| Err(Rejection::new(Code::MetadataInvalid, detail));
     if metadata.len() > limits.metadata_pairs_max {
         return bad(format!(

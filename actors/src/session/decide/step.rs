@@ -465,11 +465,16 @@ fn disk_through(state: &State, run: &LiveRun) -> u64 {
             through_sequence, ..
         }) => *through_sequence,
         // An operation's sandbox came from the newest checkpoint.
-        Some(ResumePlan::Attached) => {
+        Some(ResumePlan::Attached { rebuilt: None }) => {
             let newest = state.checkpoints.newest_first().next();
             newest.map_or(0, |c| c.created.through_sequence)
         }
-        Some(ResumePlan::Fresh | ResumePlan::EventLogRebuild { .. }) | None => 0,
+        Some(
+            ResumePlan::Attached { rebuilt: Some(_) }
+            | ResumePlan::Fresh
+            | ResumePlan::EventLogRebuild { .. },
+        )
+        | None => 0,
     }
 }
 

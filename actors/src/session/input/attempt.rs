@@ -125,6 +125,8 @@ struct RejectBody {
     n: Option<u64>,
     checkpoint_id: CheckpointId,
     reason: String,
+    #[serde(default)]
+    temporary: bool,
 }
 
 #[derive(Deserialize)]
@@ -211,6 +213,7 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
             let verb = Verb::RejectCheckpoint {
                 checkpoint: b.checkpoint_id,
                 reason: b.reason,
+                temporary: b.temporary,
             };
             (b.n, verb)
         }

@@ -71,7 +71,30 @@ pub enum ResumePlan {
         sandbox_ref: Option<String>,
     },
     /// The sandbox that a runtime operation left.
-    Attached,
+    Attached {
+        /// Why the operation began it empty, where there had been a disk before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rebuilt: Option<RebuildReason>,
+    },
+}
+
+impl ResumePlan {
+    /// An empty disk, for this reason.
+    pub const fn rebuild(reason: RebuildReason) -> Self {
+        Self::EventLogRebuild {
+            reason,
+            missing: Vec::new(),
+        }
+    }
+
+    /// Why the disk began empty although the session had one before, if it did.
+    pub const fn rebuilt(&self) -> Option<RebuildReason> {
+        match self {
+            Self::EventLogRebuild { reason, .. } => Some(*reason),
+            Self::Attached { rebuilt } => *rebuilt,
+            Self::Fresh | Self::Checkpoint { .. } => None,
+        }
+    }
 }
 
 /// Why a run starts without its disk.

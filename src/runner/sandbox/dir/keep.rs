@@ -47,7 +47,7 @@ impl Plan {
                 snapshot,
                 copy,
             }),
-            ResumePlan::Attached => Err(unknown("nothing is attached".to_owned())),
+            ResumePlan::Attached { .. } => Err(unknown("nothing is attached".to_owned())),
         }
     }
 
@@ -81,6 +81,8 @@ impl From<VaultError> for SandboxError {
     fn from(e: VaultError) -> Self {
         match e {
             VaultError::Unusable(why) => Self::SnapshotUnusable(why),
+            VaultError::Unreadable(why) => Self::SnapshotUnreadable(why),
+            VaultError::Full(why) => Self::Full(why),
             VaultError::Failed(why) => Self::Failed(why),
         }
     }
@@ -116,8 +118,7 @@ impl Restored {
         };
         let at = place.clone();
         let restored = tokio::task::spawn_blocking(move || {
-            at.make_around()
-                .map_err(|e| VaultError::Failed(e.to_string()))?;
+            at.make_around().map_err(|e| VaultError::io(&e))?;
             snapshots.restore(workspace, snapshot, &at.work())
         });
         let restored = match restored.await {

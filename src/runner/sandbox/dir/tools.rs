@@ -126,8 +126,13 @@ impl Tools {
         mark: String,
         exec: &Exec,
     ) -> Result<ExecOutput, SandboxError> {
-        let failed =
-            |e: std::io::Error| SandboxError::Failed(format!("a command cannot start: {e}"));
+        let failed = |e: std::io::Error| match e.kind() {
+            // Within the limits, and still more than this machine takes.
+            std::io::ErrorKind::ArgumentListTooLong => {
+                SandboxError::ExecInvalid(format!("`command` and `env`: {e}"))
+            }
+            _ => SandboxError::io("a command cannot start", &e),
+        };
         let _turn = self
             .turns
             .acquire()
