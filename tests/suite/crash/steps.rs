@@ -149,7 +149,7 @@ async fn an_effect_whose_result_is_kept_happens_once() {
     let on_the_way = |p: &&&str| p.starts_with("append::") || p.starts_with("writer::");
     let points = longhaul_storage::fault::POINTS.iter().filter(on_the_way);
     // Of two passes in a row one is a begin, the other an end.
-    let mut work = points.flat_map(|p| [(*p, 9), (*p, 10)]);
+    let mut work = points.flat_map(|p| [(*p, 15), (*p, 16)]);
     let mut running = tokio::task::JoinSet::new();
     loop {
         while running.len() < 4
