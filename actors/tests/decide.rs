@@ -37,6 +37,8 @@ mod people;
 mod plans;
 #[path = "decide/random.rs"]
 mod random;
+#[path = "decide/resume.rs"]
+mod resume;
 #[path = "decide/steps.rs"]
 mod steps;
 #[path = "decide/turns.rs"]

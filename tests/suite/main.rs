@@ -19,6 +19,7 @@ mod runner;
 mod support;
 mod tidy;
 mod trajectories;
+mod transcript;
 
 #[cfg(feature = "failpoints")]
 mod crash;

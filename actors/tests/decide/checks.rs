@@ -8,7 +8,7 @@ use longhaul_actors::session::decision::{Decision, RowOp};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::journal::StepKey;
-use longhaul_actors::session::payload::Body;
+use longhaul_actors::session::payload::{Body, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::State;
 use longhaul_actors::session::status::{Status, allowed};
@@ -82,7 +82,12 @@ impl Boxed {
                 }
                 RowChange::Delete(key) => {
                     if key[0] == rows::SNAPSHOT_HOLDER {
-                        assert!(looked_at(key), "bytes are forgotten");
+                        let snapshot = SnapshotKey(key[1..17].try_into().expect("a key"));
+                        let others = self.state.checkpoints.newest_first();
+                        let held = others
+                            .filter(|c| c.holds_bytes())
+                            .any(|c| c.snapshot_key(WorkspaceRef::DEFAULT) == snapshot);
+                        assert!(looked_at(key) != held, "bytes are forgotten, or looked at");
                     }
                     assert!(self.rows.remove(key).is_some(), "deletes what is not there");
                 }

@@ -9,7 +9,8 @@ use longhaul_actors::session::payload::{Body, Budget};
 use longhaul_actors::session::step::StepAnswer as A;
 use serde_json::json;
 
-use crate::kit::{Boxed, body, request};
+use crate::kit::{Boxed, author, body, request};
+use crate::resume::resume;
 use crate::steps::{begin, complete, fail, is_completed, with};
 
 #[test]
@@ -43,6 +44,26 @@ fn j15_a_failed_run_is_not_replayed_into_another_prompt() {
     assert!(b.state.journal.open.is_empty());
     let t = b.go();
     b.execute(t, begin("pay"));
+}
+
+#[test]
+fn a_resume_after_a_failure_replays_the_journal() {
+    for outcome in ["failed", "succeeded"] {
+        let (mut b, t) = Boxed::running();
+        let done = b.run(t, "pay", json!(1));
+        let open = b.execute(t, begin("open"));
+        b.call(t, "settle", json!({"outcome": outcome}))
+            .expect("settle");
+        resume(&mut b, author(), None).expect("resume");
+        let t = b.go();
+        let (pay, doubt) = (b.begin(t, "pay"), b.begin(t, "open"));
+        if outcome == "failed" {
+            assert!(is_completed(&pay, done));
+            assert!(matches!(doubt, A::InDoubt { step, .. } if step == open));
+        } else {
+            assert!(matches!(pay, A::Execute { .. }) && matches!(doubt, A::Execute { .. }));
+        }
+    }
 }
 
 #[test]

@@ -56,10 +56,6 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
         parent_checkpoint_id: Some(CheckpointId([11; 16])),
         through_sequence: 3,
         through_event_id: event_id(3),
-        harness_revision: HarnessRevision([2; 16]),
-        sandbox_profile_revision: SandboxRevision([3; 16]),
-        agent_deployment: DeploymentId([1; 16]),
-        agent_deployment_revision_number: 7,
         name: Some("before".into()),
         metadata_json: r#"{"k":1}"#.into(),
         turn: 2,
@@ -71,7 +67,6 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
             schema: Some("v1".into()),
         },
         snapshot: snapshot(),
-        generation: 1,
         expires_at_ms: 2_000_000,
     }
 }
