@@ -358,6 +358,18 @@ impl SessionHandle {
             .map(done)
     }
 
+    /// Sets what the session may spend; a run that waits for that goes on. Absent = unlimited.
+    ///
+    /// # Errors
+    /// `session.terminal`.
+    pub async fn set_budget(&self, budget: Budget) -> Result<(), Error> {
+        let (cost, tokens) = (budget.cost_micros_max, budget.tokens_max);
+        self.runtime
+            .set_budget(self.plain("budget"), self.id, Some(cost), Some(tokens))
+            .await
+            .map(done)
+    }
+
     /// Removes the session but for its tombstone.
     ///
     /// # Errors

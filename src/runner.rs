@@ -23,6 +23,7 @@ pub mod protocol;
 pub mod remote;
 pub mod sandbox;
 pub mod settings;
+mod steps;
 mod transcript;
 pub mod worker;
 

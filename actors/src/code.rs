@@ -100,6 +100,12 @@ codes! {
 
     ParkWithoutCause = "run.park_without_cause", 422, Refused, "A park needs something outside the run to wait for.", "Name an open question, approval, custom tool use, a signal or the budget.";
     AlreadySettled = "run.already_settled", 409, Refused, "The run was settled with another outcome.", "Keep the first outcome; see `outcome`.";
+    JournalDivergence = "journal.divergence", 409, Refused, "The step was begun with another input before.", "Make the steps of a chain the same in each attempt; change code only for new runs.";
+    JournalValueUnavailable = "journal.value_unavailable", 409, Refused, "The step has ended, and its value cannot be read any more.", "Fail the run; its value was erased, has expired, or was never kept.";
+    StepNotFound = "step.not_found", 404, Refused, "There is no such step in this journal.", "Use the `step_id` that begin answered, in the same chain of runs.";
+    StepNotOpen = "step.not_open", 409, Refused, "The step is not in the state that this operation needs.", "See `state`: begin it again, or resolve it.";
+    StepsFull = "step.limit", 409, Refused, "The run has its most open steps.", "Complete or fail steps before beginning more.";
+    BudgetExceeded = "run.budget_exceeded", 409, Refused, "The session's budget is spent.", "Record, park on the budget, or settle; raising the budget goes on.";
     OutOfOrder = "claim.out_of_order", 409, Refused, "`n` must be the last one plus 1, or one seen before.", "Send the calls of a claim in order; see `expected`.";
     ClaimNotFound = "claim.not_found", 404, Refused, "There is no such claim.", "Claim a run first.";
     ClaimNotReady = "claim.not_ready", 409, Refused, "The attempt is not in the state that this call needs.", "Call ready first; while waiting, poll inputs.";

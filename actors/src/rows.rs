@@ -63,6 +63,8 @@ pub const HISTORY_INPUT: u8 = 2;
 pub const HISTORY_TAKEN: u8 = 3;
 /// History: items; natural key = the position that opened them.
 pub const HISTORY_ITEM: u8 = 4;
+/// History: steps that ended; natural key = the step's key.
+pub const HISTORY_STEP: u8 = 5;
 
 fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + parts.iter().map(|p| p.len()).sum::<usize>());

@@ -18,6 +18,7 @@ pub mod evolve;
 pub mod facts;
 pub mod history;
 pub mod input;
+pub mod journal;
 pub mod operation;
 pub mod payload;
 pub mod projection;

@@ -61,7 +61,8 @@ documented! {
     ready "/v1/claims/{token}/ready" "`{n?}`" "The harness is ready.";
     heartbeat "/v1/claims/{token}/heartbeat" "`{n?}`" "Still here.";
     agent_events "/v1/claims/{token}/events" "`{n?, events: [{type, content}]}`" "Writes events of the agent (202).";
-    inputs "/v1/claims/{token}/inputs" "`{n?}`; query `wait_ms`" "Takes input that has arrived meanwhile.";
+    inputs "/v1/claims/{token}/inputs" "`{n?, signal?}`; query `wait_ms`" "Takes input that has arrived meanwhile, or the oldest signal of a name.";
+    steps "/v1/claims/{token}/steps" "`{n?, op, …}`, or `{n?, ops: [{op, …}]}`: `op` is `begin`, `complete`, `fail` or `resolve`; see docs/http.md" "What became of each step of the run's journal.";
     checkpoint "/v1/claims/{token}/checkpoint" "`{n?, snapshot: {id, provider, retention, bytes?}, resume?, name?, metadata?, cursor?}`" "Keeps a way back (201).";
     reject "/v1/claims/{token}/reject" "`{n?, checkpoint_id, reason, temporary?}`" "The checkpoint of the resume plan does not verify: it is never used again. With `temporary`, it cannot be read for now, and the run's next attempt gets an older one.";
     park "/v1/claims/{token}/park" "`{n?, waiting_on, compute}`" "Waits for something outside the run.";

@@ -69,6 +69,7 @@ routes! {
         "/v1/claims/{token}/inputs"
         "/v1/claims/{token}/checkpoint"
         "/v1/claims/{token}/reject"
+        "/v1/claims/{token}/steps"
         "/v1/claims/{token}/park"
         "/v1/claims/{token}/settle"
         "/v1/claims/{token}/release"
@@ -90,6 +91,7 @@ routes! {
     "/v1/sessions/{id}/runs" { get "GET" READ => sessions::runs; }
     "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
     "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
+    "/v1/sessions/{id}/budget" { post "POST" WRITE => sessions::budget; }
     "/v1/sessions/{id}/resume" { post "POST" WRITE => resume::resume; }
     "/v1/sessions/{id}/fork" { post "POST" WRITE => forks::fork; }
     "/v1/sessions/{id}/diff" { get "GET" READ => forks::diff; }

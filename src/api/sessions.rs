@@ -9,12 +9,12 @@ use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::input::{Origin, RawEvent, parse_events};
 use longhaul_actors::session::payload::Budget;
 use longhaul_actors::session::status::Status;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::body::Body;
 use super::context::{Ctx, bad_id};
-use super::openapi::{NewSessionSchema, ProblemSchema};
+use super::openapi::{BudgetSchema, NewSessionSchema, ProblemSchema};
 use super::params::{Params, bad};
 use super::problem::Answered;
 use crate::runtime::CreateSession;
@@ -40,6 +40,21 @@ struct NewSession<'a> {
     metadata: Map<String, Value>,
     #[serde(default)]
     budget: Option<Budget>,
+}
+
+/// What is left out stays as it is; `null` lifts the limit.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBudget {
+    #[serde(default, deserialize_with = "given")]
+    cost_micros_max: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    tokens_max: Option<Option<u64>>,
+}
+
+/// A field that is there, `null` too.
+fn given<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::<u64>::deserialize(d).map(Some)
 }
 
 pub(super) fn answer(answer: Answer) -> HttpResponse {
@@ -154,6 +169,22 @@ pub(super) async fn cancel(ctx: Ctx, body: Body) -> Answered {
     body.no_fields()?;
     let asked = ctx.asked(&body.0)?;
     Ok(answer(ctx.runtime().cancel(asked, id).await?))
+}
+
+/// Changes what a session may spend; a run that waits for that goes on.
+#[utoipa::path(post, path = "/v1/sessions/{id}/budget", tag = "sessions", request_body = BudgetSchema,
+    params(("id" = String, Path), ("idempotency-key" = Option<String>, Header)),
+    responses((status = 200, description = "the session"), (status = "default", body = ProblemSchema)))]
+pub(super) async fn budget(ctx: Ctx, body: Body) -> Answered {
+    let id = ctx.path_id("id")?;
+    Params::of(&ctx.req)?.finish()?;
+    let new: NewBudget = body.fields()?;
+    let asked = ctx.asked(&body.0)?;
+    let changed = ctx
+        .runtime()
+        .set_budget(asked, id, new.cost_micros_max, new.tokens_max)
+        .await?;
+    Ok(answer(changed))
 }
 
 /// Runs of a session, oldest first.

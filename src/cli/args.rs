@@ -239,6 +239,9 @@ pub enum SessionCommand {
         /// Grant it with other arguments (JSON).
         #[arg(long, value_name = "JSON", conflicts_with = "deny")]
         edited_input: Option<String>,
+        /// Decide the same for this tool from now on, in this session.
+        #[arg(long)]
+        remember: bool,
         /// Why.
         #[arg(long)]
         reason: Option<String>,
@@ -258,6 +261,20 @@ pub enum SessionCommand {
     Cancel {
         /// The session.
         session: String,
+        /// The server.
+        #[command(flatten)]
+        at: ServerArgs,
+    },
+    /// Change what a session may spend; what is left out stays, `none` lifts a limit.
+    Budget {
+        /// The session.
+        session: String,
+        /// Most cost, millionths of the account's currency.
+        #[arg(long, value_name = "N", required_unless_present = "tokens_max")]
+        cost_micros_max: Option<String>,
+        /// Most input and output tokens together.
+        #[arg(long, value_name = "N")]
+        tokens_max: Option<String>,
         /// The server.
         #[command(flatten)]
         at: ServerArgs,

@@ -89,6 +89,7 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             item,
             deny,
             edited_input,
+            remember,
             reason,
             at,
         } => {
@@ -100,6 +101,9 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
                 let input: Value = serde_json::from_str(&input)
                     .map_err(|e| CliError::usage(format!("--edited-input is not JSON: {e}")))?;
                 put(&mut content, "edited_input", input);
+            }
+            if remember {
+                put(&mut content, "remember", true);
             }
             if let Some(reason) = reason {
                 put(&mut content, "reason", reason);
@@ -115,6 +119,18 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
         S::Checkpoints(args) => lineage::checkpoints(args, out).await,
         S::Complete { session, at } => end(&Client::new(&at)?, &session, "complete", out).await,
         S::Cancel { session, at } => end(&Client::new(&at)?, &session, "cancel", out).await,
+        S::Budget {
+            session,
+            cost_micros_max,
+            tokens_max,
+            at,
+        } => {
+            let body = budget(cost_micros_max, tokens_max)?;
+            let path = path(&session, "/budget");
+            let shown = Client::new(&at)?.post(&path, &body).await?;
+            let now = shown.get("budget").unwrap_or(&Value::Null);
+            out.result(format!("{session}  {now}"), &shown)
+        }
         S::Erase { session, yes, at } => {
             if !yes {
                 let detail = format!("erasing {session} removes its content for good");
@@ -144,6 +160,23 @@ pub(super) fn put(object: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(map) = object.as_object_mut() {
         map.insert(key.to_owned(), value.into());
     }
+}
+
+fn budget(cost: Option<String>, tokens: Option<String>) -> Result<Value, CliError> {
+    let mut body = json!({});
+    for (key, text) in [("cost_micros_max", cost), ("tokens_max", tokens)] {
+        match text.as_deref() {
+            None => {}
+            Some("none") => put(&mut body, key, Value::Null),
+            Some(text) => {
+                let number: u64 = text.parse().map_err(|_| {
+                    CliError::usage(format!("{key} {text:?} is neither a number nor `none`"))
+                })?;
+                put(&mut body, key, number);
+            }
+        }
+    }
+    Ok(body)
 }
 
 fn creation(
@@ -377,6 +410,17 @@ mod tests {
     fn an_id_cannot_lead_to_another_route() {
         assert_eq!(path("../x?y", "/cancel"), "/v1/sessions/---x-y/cancel");
         assert_eq!(path("sess_0a", ""), "/v1/sessions/sess_0a");
+    }
+
+    #[test]
+    fn a_budget_is_numbers_or_none() {
+        let body = budget(Some("none".into()), Some("7".into())).unwrap();
+        assert_eq!(body, json!({"cost_micros_max": null, "tokens_max": 7}));
+        assert_eq!(
+            budget(None, Some("7".into())).unwrap(),
+            json!({"tokens_max": 7})
+        );
+        assert!(budget(Some("much".into()), None).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use longhaul_actors::ids::{CheckpointId, ClaimToken, IdError, RunnerId, SessionI
 use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::session::step::{StepOp, StepResult};
 use longhaul_storage::Order;
 use serde_json::Value;
 
@@ -170,6 +171,20 @@ impl ClaimApi for InProcess {
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>> {
         self.made(token, verb, wait, body, None).boxed()
+    }
+
+    fn steps<'a>(
+        &'a self,
+        token: &'a str,
+        ops: Vec<StepOp>,
+    ) -> BoxFuture<'a, Result<Vec<StepResult>, ApiError>> {
+        async move {
+            let id = |e: IdError| refused(Rejection::new(Code::IdInvalid, e.to_string()));
+            let token = ClaimToken::parse(token).map_err(id)?;
+            let call = self.runtime.engine().steps(Bearer::Trusted, token, ops);
+            call.await.map_err(refused)
+        }
+        .boxed()
     }
 
     fn call_with<'a>(

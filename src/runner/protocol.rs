@@ -3,10 +3,14 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
+use longhaul_actors::code::Code;
 use longhaul_actors::session::command::SettleCheckpoint;
+use longhaul_actors::session::step::{StepOp, StepResult};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use super::steps;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -144,6 +148,24 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         wait: Duration,
         body: &'a Value,
     ) -> BoxFuture<'a, Result<CallAnswer, ApiError>>;
+
+    /// Operations on the run's journal, all or none: one result for each. In the server's process
+    /// they take no detour over JSON.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; `step.*`, `journal.*`, `run.budget_exceeded`.
+    fn steps<'a>(
+        &'a self,
+        token: &'a str,
+        ops: Vec<StepOp>,
+    ) -> BoxFuture<'a, Result<Vec<StepResult>, ApiError>> {
+        async move {
+            let body = steps::body(&ops).map_err(|why| steps::refused(Code::BodyInvalid, why))?;
+            let answer = self.call(token, "steps", Duration::ZERO, &body).await?;
+            steps::results(&answer.body).map_err(|why| steps::refused(Code::Internal, why))
+        }
+        .boxed()
+    }
 
     /// As [`ClaimApi::call`], with a snapshot in the server's own store, or why there is none.
     /// Only a runner in the server's process has such; others make the plain call.

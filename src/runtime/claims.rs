@@ -11,9 +11,10 @@ use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{Answer, ClaimGrant, Offered};
 use longhaul_actors::ids::{ClaimToken, RunnerId};
 use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
+use longhaul_actors::session::decision::Granted;
 use longhaul_actors::session::input::parse_attempt;
 use longhaul_actors::time::rfc3339;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
 use super::Runtime;
@@ -21,13 +22,14 @@ use crate::auth::Caller;
 use crate::catalog::runners::RunnerRow;
 
 /// The verbs of the protocol.
-pub const VERBS: [&str; 9] = [
+pub const VERBS: [&str; 10] = [
     "ready",
     "heartbeat",
     "events",
     "inputs",
     "checkpoint",
     "reject",
+    "steps",
     "park",
     "settle",
     "release",
@@ -192,6 +194,7 @@ impl Runtime {
             "deadline": rfc3339(granted.deadline_ms),
             "resume": resume,
             "inputs_next_after": grant.inputs_next_after,
+            "remembered_approvals": remembered(granted),
         });
         let mut out = head.to_string();
         out.pop();
@@ -227,6 +230,14 @@ pub async fn claims_body(runtime: &Runtime, offered: &Offered) -> Result<Bytes, 
     out.push_str(&Value::from(clones).to_string());
     out.push('}');
     Ok(out.into())
+}
+
+/// Decisions on tools, as a runner reads them.
+fn remembered(granted: &Granted) -> Map<String, Value> {
+    let text = |granted: bool| if granted { "granted" } else { "denied" };
+    let each = granted.remembered.iter();
+    each.map(|(tool, granted)| (tool.clone(), text(*granted).into()))
+        .collect()
 }
 
 fn clone_json(clone: &CloneOffer) -> Value {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::Answer;
 use longhaul_actors::ids::{DeploymentId, SessionId};
-use longhaul_actors::session::command::{Command, Create, Input, ReceiptKey, Request, Submit};
+use longhaul_actors::session::command::{
+    Command, Create, Input, ReceiptKey, Request, SetBudget, Submit,
+};
 use longhaul_actors::session::payload::{Budget, WorkspaceRef};
 use serde_json::{Map, Value};
 
@@ -189,6 +191,28 @@ impl Runtime {
             .await?;
         self.let_go(session).await;
         Ok(done)
+    }
+
+    /// Changes what a session may spend: `None` = as it is, `Some(None)` = unlimited.
+    ///
+    /// # Errors
+    /// Those of the command.
+    #[tracing::instrument(level = "debug", skip_all, fields(%session, request_id = %asked.request_id))]
+    pub async fn set_budget(
+        &self,
+        asked: Asked,
+        session: SessionId,
+        cost_micros_max: Option<Option<u64>>,
+        tokens_max: Option<Option<u64>>,
+    ) -> Result<Answer, Rejection> {
+        let budget = SetBudget {
+            request: asked.request(),
+            cost_micros_max,
+            tokens_max,
+        };
+        self.engine()
+            .command(session, Command::Budget(budget))
+            .await
     }
 
     /// Removes a session but for its tombstone.

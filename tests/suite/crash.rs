@@ -15,6 +15,7 @@ use crate::support::{Server, assert_whole, call, call_once, id, spec};
 mod disks;
 mod expiry;
 mod fold;
+mod steps;
 
 /// Lost attempts are noticed soon.
 const SETTINGS: &[&str] = &[

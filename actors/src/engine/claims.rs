@@ -18,7 +18,9 @@ use crate::ids::{ClaimToken, RunnerId, SessionId};
 use crate::session::actor::Peek;
 use crate::session::command::{AttemptCall, Bearer, Command, Verb};
 use crate::session::decision::Granted;
+use crate::session::input::check_typed;
 use crate::session::payload::WorkspaceRef;
+use crate::session::step::{StepOp, StepResult};
 
 /// Fault points of the claim path, in the order they are passed.
 pub const CLAIM_POINTS: &[&str] = &[
@@ -207,6 +209,32 @@ impl Engine {
             verb,
         };
         self.command(token.session, Command::Attempt(call)).await
+    }
+
+    /// Operations on the journal under a claim, without a detour over JSON. One result for each.
+    ///
+    /// # Errors
+    /// `step.*`, `journal.*`, and as [`Engine::attempt`].
+    pub async fn steps(
+        &self,
+        by: Bearer,
+        token: ClaimToken,
+        ops: Vec<StepOp>,
+    ) -> Result<Vec<StepResult>, Rejection> {
+        check_typed(&ops)?;
+        let call = AttemptCall {
+            by,
+            token: token.digest(),
+            n: None,
+            verb: Verb::Steps { ops, many: true },
+        };
+        let command = Command::Attempt(call);
+        let answer = self.inner.post(token.session, command, Intake::External)?;
+        let outcome = answer.await.map_err(|_| super::lost())??;
+        Ok(outcome
+            .steps
+            .map(|(_, results)| results)
+            .unwrap_or_default())
     }
 
     /// Waits until a call of `inputs` would bring something, or the time is over. The session is

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::session::decision::Granted;
 use crate::session::operation::Begun;
+use crate::session::step::{self, StepResult};
 
 /// An answer, durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) again_ms: Option<i64>,
     /// Envelopes that belong into the body as `inputs`.
     pub(crate) inputs: Option<Inputs>,
+    /// Answers to operations on the journal, instead of the body; whether as a list.
+    pub(crate) steps: Option<(bool, Vec<StepResult>)>,
 }
 
 /// Inputs of an answer, cut to one page.
@@ -43,9 +46,10 @@ pub(crate) struct Inputs {
 impl Outcome {
     /// The answer on the wire, with its inputs spliced in.
     pub(crate) fn answer(self) -> Answer {
-        let body = match self.inputs {
-            None => self.body,
-            Some(inputs) => splice(&self.body, &inputs),
+        let body = match (self.inputs, self.steps) {
+            (_, Some((many, results))) => step::body(many, &results),
+            (None, None) => self.body,
+            (Some(inputs), None) => splice(&self.body, &inputs),
         };
         Answer {
             status: self.status,

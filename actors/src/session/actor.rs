@@ -11,6 +11,7 @@ mod contents;
 mod effects;
 mod lookup;
 mod recover;
+mod steps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub(crate) struct SessionActor {
     tries: u8,
     /// The last call number of the live claim, where known.
     numbers: Option<(TokenDigest, u64)>,
+    /// Ended steps of the live chain, where known.
+    steps: steps::KnownSteps,
     watched: Option<Watched>,
     /// Contents that are never written, while a run may need them.
     contents: Contents,
@@ -110,6 +113,7 @@ impl SessionActor {
                 deciding: None,
                 tries: 0,
                 numbers: None,
+                steps: steps::KnownSteps::default(),
                 watched: None,
                 contents: Contents::default(),
                 proven: false,
@@ -184,6 +188,7 @@ impl SessionActor {
         self.last_hash = from.last_hash;
         self.snapshot_seq = from.snapshot_seq;
         self.numbers = None;
+        self.steps.forget();
         if let Some(channel) = self.inner.feed.channel(self.slot.id) {
             channel.advance(self.committed.last_seq, effects::ended(&self.committed));
         }

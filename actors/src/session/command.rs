@@ -15,6 +15,7 @@ use super::payload::{
     RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
+use super::step::StepOp;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, SessionId, TokenDigest};
 
 /// One request to a session.
@@ -34,6 +35,8 @@ pub enum Command {
     Erase(Request),
     /// Starts a session as a fork of another one's prefix.
     Fork(Box<Fork>),
+    /// Changes what the session may spend.
+    Budget(SetBudget),
     /// A step of an operation on the sandbox from outside a run.
     Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
@@ -59,6 +62,10 @@ impl Command {
                 verb: Verb::Events(events),
                 ..
             }) => of(events),
+            Self::Attempt(AttemptCall {
+                verb: Verb::Steps { ops, .. },
+                ..
+            }) => ops.iter().map(StepOp::content_bytes).sum(),
             _ => 0,
         }
     }
@@ -149,6 +156,17 @@ pub struct PinCheckpoint {
     pub checkpoint: CheckpointId,
     /// Whether it is to be exempt from the count.
     pub pinned: bool,
+}
+
+/// Changes what a session may spend.
+#[derive(Debug, Clone)]
+pub struct SetBudget {
+    /// Who asks.
+    pub request: Request,
+    /// Millionths of the account's currency: `None` = as it is, `Some(None)` = unlimited.
+    pub cost_micros_max: Option<Option<u64>>,
+    /// Input and output tokens together, likewise.
+    pub tokens_max: Option<Option<u64>>,
 }
 
 /// A snapshot that was taken, and what to say of it.
@@ -260,6 +278,8 @@ pub enum Ask {
         item: Option<EventId>,
         /// For approvals: whether it was granted.
         granted: Option<bool>,
+        /// Whether the decision is to be remembered for the tool.
+        remember: bool,
     },
     /// A signal by name.
     Signal {
@@ -329,6 +349,15 @@ pub enum Verb {
     Events(Vec<Input>),
     /// Take what arrived meanwhile.
     Inputs,
+    /// Take the oldest signal of this name that nobody has consumed, if there is one.
+    Signal(String),
+    /// Operations on the journal, all or none.
+    Steps {
+        /// The operations, in order; at least one.
+        ops: Vec<StepOp>,
+        /// Whether they came as a list.
+        many: bool,
+    },
     /// Keep a way back.
     Checkpoint(Box<NewCheckpoint>),
     /// The checkpoint of the resume plan does not verify.
@@ -358,7 +387,8 @@ impl Verb {
             Self::Ready => "ready",
             Self::Heartbeat => "heartbeat",
             Self::Events(_) => "events",
-            Self::Inputs => "inputs",
+            Self::Inputs | Self::Signal(_) => "inputs",
+            Self::Steps { .. } => "steps",
             Self::Checkpoint(_) => "checkpoint",
             Self::RejectCheckpoint { .. } => "reject",
             Self::Park(_) => "park",

@@ -11,6 +11,7 @@ mod operate;
 mod park;
 mod people;
 mod resume;
+mod step;
 mod turn;
 
 use super::command::{Command, Request};
@@ -43,6 +44,7 @@ pub fn decide(
         Command::Operate(o) => operate::operate(draft, facts, o),
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
+        Command::Budget(b) => people::budget(draft, facts, b),
         Command::Resume(r) => resume::resume(draft, facts, r),
         Command::Complete(r) => people::complete(draft, facts, r),
         Command::Cancel(r) => people::cancel(draft, facts, r),

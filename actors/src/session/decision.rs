@@ -11,6 +11,7 @@ use super::facts::{Created, EndedClaim, Receipt, StoredCall};
 use super::operation::{Attached, Begun, Operation};
 use super::payload::{Pin, ResumePlan, SnapshotRef};
 use super::state::{Answer, Unread};
+use super::step::StepsReply;
 use crate::code::Rejection;
 use crate::ids::{RunId, TokenDigest};
 
@@ -82,6 +83,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Events to add to the body as `inputs`, loaded when the answer is given.
     pub inputs: Option<Vec<Answer>>,
+    /// Answers to operations on the journal: they are the body, with their values.
+    pub steps: Option<StepsReply>,
 }
 
 impl Reply {
@@ -91,6 +94,17 @@ impl Reply {
             status,
             body: body.to_string().into_bytes(),
             inputs: None,
+            steps: None,
+        }
+    }
+
+    /// The answer to operations on the journal.
+    pub fn of_steps(steps: StepsReply) -> Self {
+        Self {
+            status: 200,
+            body: Vec::new(),
+            inputs: None,
+            steps: Some(steps),
         }
     }
 
@@ -119,4 +133,6 @@ pub struct Granted {
     pub blob: Option<Bytes>,
     /// The agent to run.
     pub pin: Pin,
+    /// Tools whose approval is decided already, and whether it was granted.
+    pub remembered: Vec<(String, bool)>,
 }

@@ -3,9 +3,10 @@
 use super::aging::{age, miss};
 use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
 use super::event::{AuthorKind, Event, EventType};
+use super::journal::{self, Journal};
 use super::payload::{
-    Body, Compute, DeletedWhat, ItemClosed, Outcome, RunClaimed, RunParked, RunQueued, RunRequeued,
-    RunSettled, SessionForked, Usage, WaitingOn,
+    Body, Compute, DeletedWhat, ItemClosed, ItemState, Outcome, RunClaimed, RunParked, RunQueued,
+    RunRequeued, RunSettled, SessionForked, Usage, WaitingOn,
 };
 use super::state::{
     About, Answer, Claim, Compacted, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal,
@@ -45,6 +46,9 @@ pub fn evolve(state: &mut State, event: &Event) {
                     about.metadata_json = serde_json::to_string(m).unwrap_or_default();
                 }
                 about.budget = b.budget.or(about.budget);
+            }
+            if b.budget.is_some() && !state.budget_exceeded() {
+                answered(state, |on| matches!(on, WaitingOn::Budget { .. }), None);
             }
         }
         Body::SessionStatus(b) => status(state, b.to),
@@ -131,10 +135,7 @@ pub fn evolve(state: &mut State, event: &Event) {
             );
         }
         Body::UsageRecorded(u) => {
-            state.usage = state.usage.plus(*u);
-            if let Some(run) = &mut state.run {
-                run.usage = run.usage.plus(*u);
-            }
+            state.spend(u.usage, u.model.as_deref());
         }
     }
 }
@@ -164,6 +165,7 @@ fn forked(state: &mut State, event: &Event, b: &SessionForked) {
     state.created_at_ms = event.header.created_at_ms;
     state.inherited_usage = state.inherited_usage.plus(state.usage);
     state.usage = Usage::default();
+    state.spent.clear();
     state.checkpoints = Checkpoints::default();
     state.ever_checkpointed = false;
     state.started_here = false;
@@ -174,6 +176,10 @@ fn forked(state: &mut State, event: &Event, b: &SessionForked) {
         adopted: b.adopted.clone(),
     });
     if let Some(about) = &mut state.about {
+        if about.principal != b.principal {
+            // What one principal decided binds no other.
+            state.remembered.clear();
+        }
         about.principal.clone_from(&b.principal);
         about.metadata_json = serde_json::to_string(&b.metadata).unwrap_or_default();
     }
@@ -236,6 +242,18 @@ fn opaque(state: &mut State, event: &Event) {
             }
             return;
         }
+        EventType::UserActionApproval => {
+            // A label is there only where the decision is to be remembered.
+            let label = event.header.label.as_deref();
+            if let Some((decision, tool)) = label.and_then(|l| l.split_once(' ')) {
+                state.remember(tool, decision == ItemState::Granted.text());
+            }
+            return;
+        }
+        EventType::StepStarted
+        | EventType::StepCompleted
+        | EventType::StepFailed
+        | EventType::StepResolved => return journal::fold(state, event),
         EventType::AgentToolUse => ItemKind::ToolUse,
         EventType::AgentQuestion => ItemKind::Question,
         EventType::AgentActionApprovalRequested => ItemKind::Approval,
@@ -243,11 +261,27 @@ fn opaque(state: &mut State, event: &Event) {
         _ => return,
     };
     let attempt = event.header.run.map_or(0, |r| r.attempt);
-    state.items.insert(event.seq, Item { kind, id, attempt });
+    let tool = event.header.label.clone();
+    let item = Item {
+        kind,
+        id,
+        attempt,
+        tool,
+    };
+    state.items.insert(event.seq, item);
 }
 
 fn queued(state: &mut State, event: &Event, b: &RunQueued) {
     let Some(run) = event.header.run else { return };
+    let last = state.run.as_ref().map(|r| r.id);
+    let last = last.or(state.last_run.as_ref().map(|r| r.id));
+    if b.continues.is_none() || b.continues != last {
+        // A finished run never replays into another one.
+        state.journal = Journal {
+            chain_seq: event.seq,
+            ..Journal::default()
+        };
+    }
     // A continuation inherits the answers that its parked run waited for.
     let answers = state.run.take().map(|r| r.answers).or_else(|| {
         let last = state.last_run.as_mut();
@@ -347,6 +381,9 @@ fn parked(state: &mut State, event: &Event, b: &RunParked) {
 
 fn settled(state: &mut State, event: &Event, b: &RunSettled) {
     let Some(run) = state.run.take() else { return };
+    if !matches!(b.outcome, Outcome::Failed | Outcome::Continued) {
+        state.journal.open.clear();
+    }
     if b.outcome != Outcome::Continued {
         state.turns = state.turns.saturating_add(1);
     }

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::aging::Aging;
 use super::command::{Command, Expiry, Verb};
 use super::decision::Reply;
+use super::journal::{StepKey, StepRow};
 use super::payload::{ItemState, Outcome, ResumeFrom};
 use super::state::{Answer, State};
+use super::step::StepOp;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use bincode::{Decode, Encode};
 use bytes::Bytes;
@@ -33,6 +35,10 @@ pub struct Needs {
     pub blobs: Vec<(u64, ResumeFrom)>,
     /// The next contents to expire, seen from here.
     pub aged: Option<Aging>,
+    /// The rows of the steps with these keys, where they ended.
+    pub steps: Vec<StepKey>,
+    /// The steps with these ids, where they ended.
+    pub step_ids: Vec<EventId>,
 }
 
 impl Needs {
@@ -65,6 +71,21 @@ pub struct Facts {
     pub blobs: BTreeMap<u64, Result<Bytes, String>>,
     /// The next contents to expire.
     pub aged: Option<Aged>,
+    /// Steps that ended, by key.
+    pub steps: BTreeMap<StepKey, StepRow>,
+    /// Steps that ended, by id.
+    pub step_ids: BTreeMap<EventId, EndedStep>,
+}
+
+/// A step that ended, with what it left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedStep {
+    /// What names it.
+    pub key: StepKey,
+    /// What is kept of it.
+    pub row: StepRow,
+    /// The content of the event that ended it; `None` = it cannot be read (any more).
+    pub content: Option<Bytes>,
 }
 
 /// Contents that can go in one step.
@@ -206,6 +227,7 @@ pub fn needs(state: &State, command: &Command) -> Needs {
         Command::Fork(f) => needs.created = f.request.receipt.map(|r| r.scope),
         Command::Operate(o) => needs.receipt = o.request.receipt.map(|r| r.scope),
         Command::Pin(p) => needs.receipt = p.request.receipt.map(|r| r.scope),
+        Command::Budget(b) => needs.receipt = b.request.receipt.map(|r| r.scope),
         Command::Complete(r) | Command::Cancel(r) => needs.receipt = r.receipt.map(|r| r.scope),
         Command::Claim(_) => {
             needs.inputs_from = Some(state.untaken.map_or(state.last_seq + 1, |u| u.first_seq));
@@ -222,6 +244,16 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 Verb::Inputs => {
                     needs.inputs_from =
                         Some(state.untaken.map_or(state.last_seq + 1, |u| u.first_seq));
+                }
+                Verb::Steps { ops, .. } => {
+                    for op in ops {
+                        match op {
+                            StepOp::Begin(b) => needs.steps.push(state.journal.key(&b.place)),
+                            StepOp::Complete(c) => needs.step_ids.push(c.step),
+                            StepOp::Fail(f) => needs.step_ids.push(f.step),
+                            StepOp::Resolve(r) => needs.step_ids.push(r.step),
+                        }
+                    }
                 }
                 Verb::Park(p) => {
                     let ids = p.waiting_on.iter();

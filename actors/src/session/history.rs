@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::event::{EventType, NewEvent};
 use super::facts::ItemFact;
+use super::journal;
 use super::payload::{Body, Outcome, RunError, Trigger, Usage};
 use super::state::{Answer, State};
 use crate::ids::{EventId, RunId};
@@ -80,6 +81,10 @@ pub fn history_rows(after: &State, new: &NewEvent) -> Vec<HistoryRow> {
                 };
                 vec![row(rows::HISTORY_ITEM, rows::at(seq), codec::encode(&open))]
             }
+            EventType::StepCompleted | EventType::StepFailed => journal::row_of(&new.event)
+                .map(|(key, step)| row(rows::HISTORY_STEP, key, codec::encode(&step)))
+                .into_iter()
+                .collect(),
             _ => Vec::new(),
         },
         Body::RunInputsTaken(b) => {

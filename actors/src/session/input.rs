@@ -4,6 +4,7 @@ mod agent;
 mod attempt;
 mod json;
 mod people;
+mod step;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +16,8 @@ use serde_json::value::RawValue;
 pub use attempt::parse_attempt;
 use json::Key;
 pub use json::{check_json, parse_strict};
+pub use step::check_steps;
+pub(crate) use step::check_typed;
 
 use super::command::{Ask, Input};
 use super::event::{EventType, RESERVED_FAMILIES};

@@ -5,6 +5,7 @@ mod item;
 mod lineage;
 mod run;
 mod session;
+pub(crate) mod step;
 mod usage;
 
 use bytes::Bytes;
@@ -27,7 +28,8 @@ pub use session::{
     Budget, ContentErased, ErasedReason, Pin, RetentionPolicy, SessionCreated, SessionLimitWarning,
     SessionStatus, SessionUpdated, WorkspaceRef,
 };
-pub use usage::Usage;
+pub use step::{ResolvedAs, StepCompleted, StepFailed, StepResolved, StepStarted};
+pub use usage::{Usage, UsageRecorded};
 
 /// What a folded event carries. `Opaque`: folding needs only the header.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +51,7 @@ pub enum Body {
     RunSettled(RunSettled),
     ItemClosed(ItemClosed),
     SignalConsumed(SignalConsumed),
-    UsageRecorded(Usage),
+    UsageRecorded(UsageRecorded),
     CheckpointCreated(Box<CheckpointCreated>),
     CheckpointFailed(CheckpointFailed),
     CheckpointRejected(CheckpointRejected),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::decide::is_paused;
+use super::journal;
 use super::payload::WaitingOn;
 use super::projection::Target;
 use super::state::{LiveRun, Phase, SettledRun, State};
@@ -36,6 +37,7 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "workspace": about.workspace,
         "metadata": metadata,
         "usage": state.usage,
+        "usage_by_model": state.spent,
         "inherited_usage": state.inherited_usage,
         "budget": about.budget,
         "budget_exceeded": state.budget_exceeded(),
@@ -48,6 +50,7 @@ pub fn show(state: &State, extras: ShowExtras<'_>) -> Value {
         "open_items": state.items.values()
             .map(|i| json!({"id": i.id, "kind": i.kind.text()}))
             .collect::<Vec<_>>(),
+        "open_steps": journal::shown(state),
         "paused_by": paused_by(state),
         "run": run.map(|r| live(state, r, extras)),
         "last_run": state.last_run.as_ref().map(settled),

@@ -6,6 +6,7 @@ use bincode::{Decode, Encode};
 
 use super::aging::Aging;
 use super::checkpoints::Checkpoints;
+use super::journal::Journal;
 use super::operation::{Attached, Operation};
 use super::payload::{
     Adopted, Budget, Compute, Outcome, Pin, ResumePlan, RetentionPolicy, RunError, Trigger, Usage,
@@ -13,6 +14,15 @@ use super::payload::{
 };
 use super::status::Status;
 use crate::ids::{EventId, RunId, RunnerId, SessionId, TokenDigest};
+
+/// Models whose usage is told apart; what comes after them is counted as [`OTHER_MODELS`].
+pub const MODELS_MAX: usize = 32;
+/// See [`MODELS_MAX`].
+pub const OTHER_MODELS: &str = "other";
+/// Longest name of a model that is told apart, bytes.
+const MODEL_BYTES_MAX: usize = 256;
+/// Tools whose decisions are remembered; the oldest is forgotten.
+pub const REMEMBERED_MAX: usize = 64;
 
 /// A session after its last event. `State::default()` is the session before its first.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -43,6 +53,12 @@ pub struct State {
     pub signals: VecDeque<Signal>,
     /// Spent by this session's own runs.
     pub usage: Usage,
+    /// The part of it that named its model, by model; see [`MODELS_MAX`].
+    pub spent: BTreeMap<String, Usage>,
+    /// The journal of the live run's chain, or of the one that failed last.
+    pub journal: Journal,
+    /// Decisions on tools that people want remembered, oldest first; see [`REMEMBERED_MAX`].
+    pub remembered: Vec<(String, bool)>,
     /// Whether any attempt was ever ready, shared history included.
     pub ever_started: bool,
     /// Where it comes from, if it is a fork.
@@ -273,7 +289,7 @@ impl ItemKind {
 }
 
 /// An open item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Item {
     /// What sort.
     pub kind: ItemKind,
@@ -281,6 +297,8 @@ pub struct Item {
     pub id: EventId,
     /// The attempt that opened it (a lost attempt's tool calls are closed at settlement).
     pub attempt: u32,
+    /// The tool that an approval is about.
+    pub tool: Option<String>,
 }
 
 /// A signal nobody has consumed.
@@ -338,6 +356,9 @@ impl State {
             items: BTreeMap::new(),
             signals: VecDeque::new(),
             usage: Usage::default(),
+            spent: BTreeMap::new(),
+            journal: Journal::default(),
+            remembered: Vec::new(),
             ever_started: false,
             forked: None,
             started_here: false,
@@ -379,8 +400,40 @@ impl State {
 
     /// Whether the budget is spent.
     pub fn budget_exceeded(&self) -> bool {
+        self.would_exceed(self.usage)
+    }
+
+    /// Whether the budget would be spent with that.
+    pub fn would_exceed(&self, usage: Usage) -> bool {
         let budget = self.about.as_ref().and_then(|a| a.budget.as_ref());
-        budget.is_some_and(|b| self.usage.exceeds(b))
+        budget.is_some_and(|b| usage.exceeds(b))
+    }
+
+    /// Counts usage.
+    pub(super) fn spend(&mut self, usage: Usage, model: Option<&str>) {
+        self.usage = self.usage.plus(usage);
+        if let Some(run) = &mut self.run {
+            run.usage = run.usage.plus(usage);
+        }
+        let Some(model) = model else { return };
+        let full = self.spent.len() >= MODELS_MAX && !self.spent.contains_key(model);
+        let name = match full || model.len() > MODEL_BYTES_MAX {
+            true => OTHER_MODELS,
+            false => model,
+        };
+        match self.spent.get_mut(name) {
+            Some(sum) => *sum = sum.plus(usage),
+            None => drop(self.spent.insert(name.to_owned(), usage)),
+        }
+    }
+
+    /// Remembers a decision on a tool, the newest for each.
+    pub(super) fn remember(&mut self, tool: &str, granted: bool) {
+        self.remembered.retain(|(t, _)| t != tool);
+        if self.remembered.len() >= REMEMBERED_MAX {
+            self.remembered.remove(0);
+        }
+        self.remembered.push((tool.to_owned(), granted));
     }
 
     /// Whether a park of this run keeps its compute.

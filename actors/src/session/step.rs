@@ -4,6 +4,8 @@
 //! branch it belongs to), a name, and how often that name came before it there. Its input's digest
 //! must be the same whenever it is begun again.
 
+mod answer;
+
 use bincode::{Decode, Encode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::command::Input;
 use super::payload::{RunError, Usage};
 use crate::ids::EventId;
+
+pub(crate) use answer::body;
+pub use answer::{StepAnswer, StepRecorded, StepResult, StepsReply};
 
 /// Longest name of a step, bytes.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -81,6 +86,40 @@ pub enum OnFailure {
     /// Give its error back.
     #[default]
     Surface,
+}
+
+impl StepOp {
+    /// Bytes of content that it carries.
+    pub fn content_bytes(&self) -> usize {
+        let all = |usage: &Option<(Usage, Bytes)>, events: &[Input]| {
+            let usage = usage.as_ref().map_or(0, |(_, content)| content.len());
+            usage + events.iter().map(|e| e.content.len()).sum::<usize>()
+        };
+        match self {
+            Self::Begin(b) => b.input.as_ref().map_or(0, Bytes::len),
+            Self::Complete(c) => c.value.len() + all(&c.usage, &c.events),
+            Self::Fail(f) => f.partial.as_ref().map_or(0, Bytes::len) + all(&f.usage, &f.events),
+            Self::Resolve(r) => match &r.verdict {
+                Verdict::Completed(value) => value.len(),
+                Verdict::Retry | Verdict::Failed(_) => 0,
+            },
+        }
+    }
+}
+
+impl StepValue {
+    /// Bytes of JSON that it takes in its event.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Json(json) => json.len(),
+            Self::Bytes { bytes, .. } => bytes.len().div_ceil(3) * 4,
+        }
+    }
+
+    /// Whether it takes none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// `begin`.

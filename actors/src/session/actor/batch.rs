@@ -114,9 +114,14 @@ impl SessionActor {
 
     /// Whether memory has everything that is asked for.
     fn is_known(&self, needs: &Needs) -> bool {
+        if !self.steps.has_all(&self.working, needs) {
+            return false;
+        }
         let rest = Needs {
             calls: None,
             inputs_from: None,
+            steps: Vec::new(),
+            step_ids: Vec::new(),
             ..needs.clone()
         };
         let calls = needs.calls.is_none_or(|(token, n)| {
@@ -187,6 +192,9 @@ impl SessionActor {
                 facts.ended_claim = Some(ended.clone());
             }
         }
+        if !facts.step_ids.is_empty() {
+            self.fill_steps(&mut facts, &d.events);
+        }
         if let Command::Fork(fork) = &queued.command
             && self.working.about.is_none()
         {
@@ -252,6 +260,7 @@ impl SessionActor {
             let waited = self.working.aging.waits();
             evolve(&mut self.working, &new.event);
             d.moved |= waited != self.working.aging.waits();
+            self.steps.note(&self.working, &new);
             let made = history_rows(&self.working, &new);
             if !made.is_empty() {
                 d.overlay.get_or_insert_default().note_history(&new, &made);
@@ -432,13 +441,16 @@ pub(super) fn lets_go(events: &[NewEvent]) -> bool {
         .any(|new| matches!(new.event.body, Body::CheckpointExpired(_)))
 }
 
-/// Whether rows that follow from the state may change with this event. What agents write, and
-/// messages on their own, move none.
+/// Whether rows that follow from the state may change with this event. What agents write, steps,
+/// and messages on their own, move none.
 fn moves(new: &NewEvent) -> bool {
     match &new.event.body {
         Body::Opaque => {
             let kind = new.event.header.kind;
-            kind != EventType::UserMessage && !(300..400).contains(&kind.tag())
+            let tag = kind.tag();
+            kind != EventType::UserMessage
+                && !(300..400).contains(&tag)
+                && !(500..510).contains(&tag)
         }
         Body::UsageRecorded(_) | Body::SessionLimitWarning(_) | Body::RunInputsTaken(_) => false,
         _ => true,

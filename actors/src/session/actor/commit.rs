@@ -13,6 +13,7 @@ use longhaul_storage::{AppendError, Appended, PageLimit, Pending, StreamId};
 use super::SessionActor;
 use super::batch::{keeps, lets_go};
 use super::lookup::envelopes;
+use super::steps::results;
 use crate::code::{Code, Rejection};
 use crate::engine::directory::Queued;
 use crate::engine::inner::Inner;
@@ -27,6 +28,7 @@ use crate::session::evolve::evolve;
 use crate::session::operation::Begun;
 use crate::session::projection::Projection;
 use crate::session::state::State;
+use crate::session::step::{StepAnswer, StepsReply};
 
 /// How often a batch that met another writer is decided anew.
 const TRIES_MAX: u8 = 3;
@@ -255,11 +257,13 @@ impl SessionActor {
         {
             self.renew(call.token, self.instant);
         }
-        let inputs = verdict.result.as_ref().ok();
-        let inputs = inputs.and_then(|d| d.reply.inputs.as_deref());
-        let contents = match inputs {
-            Some(inputs) if !self.contents.is_empty() => {
-                self.contents.of(inputs.iter().map(|a| a.seq))
+        let reply = verdict.result.as_ref().ok().map(|d| &d.reply);
+        let contents = match reply {
+            Some(reply) if !self.contents.is_empty() => {
+                let inputs = reply.inputs.iter().flatten().map(|a| a.seq);
+                let steps = reply.steps.iter().flat_map(|s| &s.answers);
+                self.contents
+                    .of(inputs.chain(steps.filter_map(StepAnswer::value_seq)))
             }
             _ => BTreeMap::new(),
         };
@@ -300,7 +304,11 @@ fn answer(
         status,
         body,
         inputs,
+        steps,
     } = reply;
+    if let Some(steps) = steps {
+        return answer_steps(inner, session, queued, steps, contents);
+    }
     let outcome = move |inputs| Outcome {
         status,
         body: Bytes::from(body),
@@ -308,6 +316,7 @@ fn answer(
         begun,
         again_ms,
         inputs,
+        steps: None,
     };
     let answers = match inputs {
         None => return queued.reply.send(Ok(outcome(None))),
@@ -331,6 +340,38 @@ fn answer(
         queued
             .reply
             .send(inputs.map(|inputs| outcome(Some(inputs))));
+    });
+}
+
+/// Gives the answer to operations on the journal; one that carries values reads them first.
+fn answer_steps(
+    inner: &Arc<Inner>,
+    session: SessionId,
+    queued: Queued,
+    reply: StepsReply,
+    contents: BTreeMap<u64, Bytes>,
+) {
+    let outcome = |many, results| Outcome {
+        status: 200,
+        body: Bytes::new(),
+        granted: None,
+        begun: None,
+        again_ms: None,
+        inputs: None,
+        steps: Some((many, results)),
+    };
+    let plain: Option<Vec<_>> = reply.answers.iter().map(StepAnswer::plain).collect();
+    if let Some(results) = plain {
+        return queued.reply.send(Ok(outcome(reply.many, results)));
+    }
+    let many = reply.many;
+    let read = inner.read(Class::Session, move |view| {
+        results(view, StreamId(session.0), &reply, &contents)
+    });
+    // Not bound to an actor: the answer is given whoever dies meanwhile.
+    tokio::spawn(async move {
+        let results = read.await.and_then(|results| results);
+        queued.reply.send(results.map(|r| outcome(many, r)));
     });
 }
 

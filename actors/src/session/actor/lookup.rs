@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use longhaul_storage::{Condition, HistoryRow, Order, PageLimit, ReadError, StreamId, View};
 
-use super::aged;
+use super::{aged, steps};
 use crate::codec;
 use crate::ids::{EventId, SessionId, TokenDigest};
 use crate::rows;
@@ -90,6 +90,7 @@ pub(super) fn load(
     if let Some(aging) = &needs.aged {
         facts.aged = Some(aged::look(view, at.stream, aging)?);
     }
+    steps::load(view, at.stream, last_seq, needs, &mut facts)?;
     Ok(facts)
 }
 
@@ -213,6 +214,7 @@ pub(super) struct Overlay {
     inputs: Vec<Answer>,
     taken: Vec<(u64, Answer)>,
     blobs: BTreeMap<u64, Bytes>,
+    steps: steps::EndedHere,
 }
 
 impl Overlay {
@@ -251,6 +253,7 @@ impl Overlay {
         for row in made {
             match row.kind {
                 rows::HISTORY_INPUT => self.inputs.extend(answer(row)),
+                rows::HISTORY_STEP => self.steps.note(new),
                 rows::HISTORY_TAKEN => {
                     self.taken
                         .extend(answer(row).map(|a| (halves(row.key).0, a)));
@@ -289,6 +292,7 @@ impl Overlay {
         if needs.inputs_from.is_some() {
             facts.inputs.extend(self.inputs.iter().copied());
         }
+        self.steps.apply(state, needs, facts);
         let blobs = self.blobs.iter();
         let blobs = blobs.map(|(seq, bytes)| (*seq, Ok(bytes.clone())));
         facts.blobs.extend(blobs);

@@ -4,16 +4,22 @@ use serde_json::json;
 
 use super::claim::take;
 use super::draft::{Draft, Emit, agent, runner};
-use super::{checkpoint, not_found, park, people, turn};
+use super::{checkpoint, not_found, park, people, step, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
 use crate::session::command::{Ask, AttemptCall, Bearer, Input, Settle, Verb};
 use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{EndedClaim, Facts, LostReason, StoredCall};
-use crate::session::payload::{Body, Outcome, RequeueReason, ResumePlan, RunError, RunStarted};
-use crate::session::state::{Claim, ItemKind, LiveRun, Phase};
+use crate::session::payload::{
+    Body, Outcome, RequeueReason, ResumePlan, RunError, RunInputsTaken, RunStarted, SignalConsumed,
+    Usage, UsageRecorded,
+};
+use crate::session::state::{Answer, Claim, ItemKind, LiveRun, Phase};
 use crate::session::status::Status;
+
+/// Longest name of a tool whose approval can be remembered, bytes.
+const TOOL_BYTES_MAX: usize = 256;
 
 /// Decides one call.
 pub(super) fn call(
@@ -45,6 +51,8 @@ pub(super) fn call(
         Verb::Heartbeat => beat(&mut draft),
         Verb::Events(events) => write(&mut draft, run, events)?,
         Verb::Inputs => inputs(&mut draft, facts, run)?,
+        Verb::Signal(name) => signal(&mut draft, run, name)?,
+        Verb::Steps { ops, many } => step::steps(&mut draft, facts, run, ops, *many)?,
         Verb::Checkpoint(new) => {
             // The server's own runner keeps an attached sandbox before it is ready.
             let attached = |c: &Claim| matches!(c.resume, ResumePlan::Attached { .. });
@@ -81,9 +89,11 @@ pub(super) fn call(
         Verb::Release => release(&mut draft, run)?,
         Verb::Undeliver => undeliver(&mut draft, run)?,
     };
-    // Only a numbered call asks: what it asks for makes the draft fold a copy of the state.
+    // Only a numbered call asks: what it asks for makes the draft fold a copy of the state. Steps
+    // end no claim.
     if let Some(n) = call.n
-        && draft.state().claim().is_some_and(|c| c.token == call.token)
+        && (matches!(call.verb, Verb::Steps { .. })
+            || draft.state().claim().is_some_and(|c| c.token == call.token))
     {
         let verb = call.verb.text().to_owned();
         draft.row(RowOp::Call(
@@ -146,7 +156,7 @@ fn numbered(facts: &Facts, call: &AttemptCall) -> Result<Option<Decision>, Rejec
     Err(Rejection::new(Code::OutOfOrder, detail).with("expected", expected))
 }
 
-fn not_ready(run: &LiveRun, verb: &str) -> Rejection {
+pub(super) fn not_ready(run: &LiveRun, verb: &str) -> Rejection {
     let state = run.phase.text();
     let detail = format!("`{verb}` while the attempt is {state}");
     Rejection::new(Code::ClaimNotReady, detail).with("state", state)
@@ -209,7 +219,7 @@ fn write(draft: &mut Draft<'_>, run: &LiveRun, events: &[Input]) -> Result<Reply
     Ok(Reply::json(202, &body.into()))
 }
 
-fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection> {
+pub(super) fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection> {
     let base = draft.base();
     let run = base.run.as_ref().map(|r| crate::session::event::RunRef {
         id: r.id,
@@ -223,6 +233,10 @@ fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection>
                 let detail = format!("{max} items are open");
                 return Err(Rejection::new(Code::ItemsFull, detail).with("items_max", max));
             }
+            let mut emit = emit;
+            if input.kind == EventType::AgentActionApprovalRequested {
+                emit.label = tool(&input.content);
+            }
             draft.emit_input(input, emit, Body::Opaque)
         }
         Ask::ToolResult { tool_use } => {
@@ -235,7 +249,8 @@ fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection>
         }
         Ask::Usage(usage) => {
             let emit = Emit::by(runner(base), run);
-            draft.emit_input(input, emit, Body::UsageRecorded(*usage))
+            let recorded = usage_recorded(*usage, &input.content);
+            draft.emit_input(input, emit, Body::UsageRecorded(recorded))
         }
         Ask::Compact { through_seq } => {
             let from = draft.state().compacted.map_or(0, |c| c.through_seq);
@@ -250,6 +265,60 @@ fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId, Rejection>
         }
         _ => draft.emit_input(input, emit, Body::Opaque),
     })
+}
+
+/// What a content of `usage.recorded` says, its model too.
+pub(super) fn usage_recorded(usage: Usage, content: &[u8]) -> UsageRecorded {
+    match Body::from_json(EventType::UsageRecorded, 1, content) {
+        Ok(Body::UsageRecorded(recorded)) => recorded,
+        _ => usage.into(),
+    }
+}
+
+/// The tool that an approval is about, where it says so.
+fn tool(content: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct About {
+        tool: String,
+    }
+    let about: Option<About> = serde_json::from_slice(content).ok();
+    about.map(|a| a.tool).filter(|t| t.len() <= TOOL_BYTES_MAX)
+}
+
+/// Takes the oldest signal of a name, if there is one; never waits.
+fn signal(draft: &mut Draft<'_>, run: &LiveRun, name: &str) -> Result<Reply, Rejection> {
+    if run.phase != Phase::Running {
+        return Err(not_ready(run, "inputs"));
+    }
+    let found = draft.state().signals.iter().find(|s| s.name == name);
+    let taken = found.map(|s| Answer {
+        seq: s.seq,
+        id: s.id,
+    });
+    if let Some(answer) = taken {
+        draft.room_for(2)?;
+        let run = draft.run_ref();
+        let consumed = SignalConsumed {
+            signal_id: answer.id,
+            name: name.to_owned(),
+        };
+        draft.emit(
+            EventType::SignalConsumed,
+            Emit::system(run),
+            Body::SignalConsumed(consumed),
+        );
+        let inputs = RunInputsTaken {
+            event_ids: vec![answer.id],
+        };
+        draft.emit(
+            EventType::RunInputsTaken,
+            Emit::system(run),
+            Body::RunInputsTaken(inputs),
+        );
+    }
+    let mut reply = Reply::ok();
+    reply.inputs = Some(taken.into_iter().collect());
+    Ok(reply)
 }
 
 fn inputs(draft: &mut Draft<'_>, facts: &Facts, run: &LiveRun) -> Result<Reply, Rejection> {

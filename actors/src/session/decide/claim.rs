@@ -92,6 +92,7 @@ pub(super) fn claim(
         resume,
         blob,
         pin: about.pin.clone(),
+        remembered: base.remembered.clone(),
     });
     let mut inputs = facts.taken.clone();
     inputs.extend(new);

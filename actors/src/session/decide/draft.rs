@@ -141,6 +141,11 @@ impl<'a> Draft<'a> {
         self.push(input.kind, emit, body, input.content.clone())
     }
 
+    /// Emits an event whose content folding does not read.
+    pub(super) fn emit_as(&mut self, kind: EventType, emit: Emit, content: Bytes) -> EventId {
+        self.push(kind, emit, Body::Opaque, content)
+    }
+
     fn push(&mut self, kind: EventType, emit: Emit, body: Body, content: Bytes) -> EventId {
         let seq = self.last_seq() + 1;
         let promised = self.promised.filter(|p| p.seq() == seq);

@@ -7,12 +7,13 @@ use super::{is_kept, repeated, turn, visible};
 use crate::code::{Code, Rejection};
 use crate::ids::{EventId, SessionId};
 use crate::limits::Limits;
-use crate::session::command::{Ask, Create, Input, Request, Submit};
+use crate::session::command::{Ask, Create, Input, Request, SetBudget, Submit};
 use crate::session::decision::{Decision, Reply, RowOp};
 use crate::session::event::{Cause, EventType};
 use crate::session::facts::{Created, Facts, LostReason};
 use crate::session::payload::{
-    Body, ItemClosed, ItemState, Outcome, SessionCreated, SignalConsumed, WaitingOn,
+    Body, Budget, ItemClosed, ItemState, Outcome, SessionCreated, SessionUpdated, SignalConsumed,
+    WaitingOn,
 };
 use crate::session::show::{ShowExtras, show};
 use crate::session::state::{ItemKind, Phase};
@@ -128,6 +129,42 @@ pub(super) fn cancel(
     }
     let reply = shown(&mut draft, 200);
     Ok(draft.done_for(request, reply))
+}
+
+/// Changes what the session may spend; a run that waits for that goes on.
+pub(super) fn budget(
+    mut draft: Draft<'_>,
+    facts: &Facts,
+    b: &SetBudget,
+) -> Result<Decision, Rejection> {
+    if let Some(decision) = first_answer(&draft, facts, &b.request)? {
+        return Ok(decision);
+    }
+    open(&draft)?;
+    let about = draft.base().about.as_ref();
+    let before = about.and_then(|a| a.budget).unwrap_or_default();
+    let budget = Budget {
+        cost_micros_max: b.cost_micros_max.unwrap_or(before.cost_micros_max),
+        tokens_max: b.tokens_max.unwrap_or(before.tokens_max),
+    };
+    if budget != before {
+        draft.room_for(1)?;
+        draft.caused_by(Cause::Request(b.request.request_id.to_string()));
+        let updated = SessionUpdated {
+            metadata: None,
+            budget: Some(budget),
+        };
+        let emit = Emit::by(b.request.author.clone(), None);
+        let id = draft.emit(
+            EventType::SessionUpdated,
+            emit,
+            Body::SessionUpdated(updated),
+        );
+        draft.caused_by(Cause::Event(id));
+        turn::go_on(&mut draft, id)?;
+    }
+    let reply = shown(&mut draft, 200);
+    Ok(draft.done_for(&b.request, reply))
 }
 
 /// Removes everything but a tombstone, whatever the session does.
@@ -251,7 +288,18 @@ fn accept(
             Ok(id)
         }
         Ask::Signal { name } => signal(draft, input, emit, name),
-        Ask::Answer { item, granted } => answer(draft, facts, request, input, *item, *granted),
+        Ask::Answer {
+            item,
+            granted,
+            remember,
+        } => {
+            let said = Said {
+                item: *item,
+                granted: *granted,
+                remember: *remember,
+            };
+            answer(draft, facts, request, input, said)
+        }
         Ask::Record | Ask::Open | Ask::ToolResult { .. } | Ask::Usage(_) | Ask::Compact { .. } => {
             Ok(draft.emit_input(input, emit, Body::Opaque))
         }
@@ -325,20 +373,26 @@ fn signal(
     Ok(id)
 }
 
+/// What an answer says.
+struct Said {
+    item: Option<EventId>,
+    granted: Option<bool>,
+    remember: bool,
+}
+
 fn answer(
     draft: &mut Draft<'_>,
     facts: &Facts,
     request: &Request,
     input: &Input,
-    item: Option<EventId>,
-    granted: Option<bool>,
+    said: Said,
 ) -> Result<EventId, Rejection> {
     let kind = match input.kind {
         EventType::UserQuestionAnswer => ItemKind::Question,
         EventType::UserActionApproval => ItemKind::Approval,
         _ => ItemKind::CustomTool,
     };
-    let item = match item {
+    let item = match said.item {
         Some(id) => id,
         None => only_open(draft, kind)?,
     };
@@ -347,17 +401,20 @@ fn answer(
         .items
         .get(&item.seq())
         .filter(|i| i.id == item && i.kind == kind);
-    if open.is_none() {
+    let Some(open) = open else {
         return Err(not_open(facts, item, kind));
-    }
-    let emit = Emit::by(request.author.clone(), None).refers(item);
-    let id = draft.emit_input(input, emit, Body::Opaque);
-    draft.caused_by(Cause::Event(id));
-    let state = match granted {
+    };
+    let state = match said.granted {
         None => ItemState::Answered,
         Some(true) => ItemState::Granted,
         Some(false) => ItemState::Denied,
     };
+    let tool = open.tool.as_ref().filter(|_| said.remember);
+    let label = tool.map(|tool| format!("{} {tool}", state.text()));
+    let mut emit = Emit::by(request.author.clone(), None).refers(item);
+    emit.label = label;
+    let id = draft.emit_input(input, emit, Body::Opaque);
+    draft.caused_by(Cause::Event(id));
     let by = request.author.id.clone();
     let body = ItemClosed {
         item_id: item,

@@ -35,6 +35,15 @@ struct Bare {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct InputsBody {
+    #[serde(default)]
+    n: Option<u64>,
+    #[serde(default)]
+    signal: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Events<'a> {
     #[serde(default)]
     n: Option<u64>,
@@ -58,7 +67,8 @@ struct ParkBody {
     #[serde(default)]
     n: Option<u64>,
     waiting_on: Vec<ParkOn>,
-    compute: Compute,
+    #[serde(default)]
+    compute: Option<Compute>,
 }
 
 #[derive(Deserialize)]
@@ -137,7 +147,18 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
             (b.n, Verb::Ready)
         }
         "heartbeat" => (typed::<Bare>(body)?.n, Verb::Heartbeat),
-        "inputs" => (typed::<Bare>(body)?.n, Verb::Inputs),
+        "inputs" => {
+            let b: InputsBody = typed(body)?;
+            let verb = match b.signal {
+                None => Verb::Inputs,
+                Some(name) => {
+                    check_signal_name(&name)?;
+                    Verb::Signal(name)
+                }
+            };
+            (b.n, verb)
+        }
+        "steps" => super::step::parse(body)?,
         "release" => (typed::<Bare>(body)?.n, Verb::Release),
         "events" => {
             let b: Events<'_> = typed(body)?;
@@ -159,10 +180,13 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
             if b.waiting_on.iter().enumerate().any(twice) {
                 return Err(invalid("`waiting_on` names the same thing twice"));
             }
+            let compute = b
+                .compute
+                .ok_or_else(|| invalid("missing field `compute`"))?;
             let digest = digest(body);
             let park = Park {
                 waiting_on: b.waiting_on,
-                compute: b.compute,
+                compute,
                 body: digest,
             };
             (b.n, Verb::Park(park))
@@ -273,11 +297,7 @@ fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {
         if b.outcome == Outcome::Succeeded {
             return Err(invalid("`error` goes with `failed`"));
         }
-        if e.code.is_empty() || e.code.len() + e.message.len() > ERROR_BYTES_MAX {
-            return Err(invalid(format!(
-                "`error` has a code, and at most {ERROR_BYTES_MAX} bytes"
-            )));
-        }
+        check_error(e)?;
     }
     Ok(Settle {
         outcome: b.outcome,
@@ -287,6 +307,16 @@ fn settle(b: SettleBody, body: &[u8]) -> Result<Settle, Rejection> {
         checkpoint: None,
         body: digest(body),
     })
+}
+
+/// An error has a code, and is short.
+pub(super) fn check_error(e: &RunError) -> Result<(), Rejection> {
+    if e.code.is_empty() || e.code.len() + e.message.len() > ERROR_BYTES_MAX {
+        return Err(invalid(format!(
+            "`error` has a code, and at most {ERROR_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
 }
 
 fn check_park(on: &ParkOn) -> Result<(), Rejection> {
@@ -328,6 +358,6 @@ fn digest(body: &[u8]) -> [u8; 16] {
     out
 }
 
-fn invalid(detail: impl Into<String>) -> Rejection {
+pub(super) fn invalid(detail: impl Into<String>) -> Rejection {
     Rejection::new(Code::FieldInvalid, detail)
 }

@@ -64,6 +64,8 @@ struct Approval<'a> {
     edited_input: Option<&'a RawValue>,
     #[serde(default, rename = "reason")]
     _reason: Option<String>,
+    #[serde(default)]
+    remember: bool,
 }
 
 #[derive(Deserialize, PartialEq)]
@@ -100,6 +102,7 @@ pub(super) fn ask(kind: EventType, content: &str) -> Result<Ask, Rejection> {
             Ok(Ask::Answer {
                 item: r.tool_use_id,
                 granted: None,
+                remember: false,
             })
         }
         EventType::UserQuestionAnswer => {
@@ -108,6 +111,7 @@ pub(super) fn ask(kind: EventType, content: &str) -> Result<Ask, Rejection> {
                 (Some(_), None | Some(false)) | (None, Some(true)) => Ok(Ask::Answer {
                     item: a.question_id,
                     granted: None,
+                    remember: false,
                 }),
                 _ => invalid("an answer has either `answers` or `dismissed: true`"),
             }
@@ -121,6 +125,7 @@ pub(super) fn ask(kind: EventType, content: &str) -> Result<Ask, Rejection> {
             Ok(Ask::Answer {
                 item: a.approval_id,
                 granted: Some(granted),
+                remember: a.remember,
             })
         }
         EventType::UserSignal => {

@@ -18,6 +18,23 @@ pub struct Usage {
     pub cost_micros: u64,
 }
 
+/// `usage.recorded`: what was spent, and by which model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UsageRecorded {
+    /// What was spent.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// The model, where one did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+impl From<Usage> for UsageRecorded {
+    fn from(usage: Usage) -> Self {
+        Self { usage, model: None }
+    }
+}
+
 impl Usage {
     /// Whether nothing was spent.
     pub fn is_none(&self) -> bool {
