@@ -1,0 +1,9 @@
+//! The journal of a run, by harnesses of the host's own in a whole runtime.
+
+mod kit;
+mod money;
+mod process;
+
+mod signals;
+mod steps;
+mod values;
