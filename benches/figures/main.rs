@@ -18,6 +18,7 @@ mod cold;
 mod followers;
 mod forks;
 mod growth;
+mod journal;
 mod load;
 mod memory;
 mod server;
@@ -53,6 +54,7 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
+    ("journal", journal::rows),
     ("forks", forks::forks),
     ("checkpoints", forks::checkpoints),
     ("snapshots-many", snapshots::many),

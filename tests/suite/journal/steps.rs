@@ -330,7 +330,7 @@ async fn j20_finished_work_of_nested_branches_is_not_repeated() {
                     return CRASH();
                 }
             }
-            let paths = [outer.path(), &outer.branch("tool").path().to_owned()].join(" ");
+            let paths = [outer.path(), outer.branch("tool").path()].join(" ");
             assert_eq!(paths, "agent agent/tool#3");
             DONE()
         })
