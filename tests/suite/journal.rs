@@ -3,6 +3,7 @@
 mod kit;
 mod money;
 mod process;
+mod remote;
 
 mod signals;
 mod steps;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(super) type Body =
     dyn for<'a> Fn(&'a Attempt, Journal) -> BoxFuture<'a, Result<End, Failure>> + Send + Sync;
 
-struct Played(Box<Body>);
+pub(super) struct Played(pub(super) &'static str, pub(super) Box<Body>);
 
 impl std::fmt::Debug for Played {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,13 +25,13 @@ impl std::fmt::Debug for Played {
 
 impl Harness for Played {
     fn kind(&self) -> &str {
-        "played"
+        self.0
     }
 
     fn run<'a>(&'a self, attempt: &'a Attempt) -> BoxFuture<'a, Result<End, Failure>> {
         Box::pin(async move {
             attempt.ready().await?;
-            (self.0)(attempt, Journal::open(attempt)).await
+            (self.1)(attempt, Journal::open(attempt)).await
         })
     }
 }
@@ -84,7 +84,7 @@ where
         + 'static,
 {
     let mut extensions = Extensions::default();
-    extensions.add_harness(Arc::new(Played(Box::new(body))));
+    extensions.add_harness(Arc::new(Played("played", Box::new(body))));
     let mut builder = Runtime::builder(quick(config)).extensions(extensions);
     if let Some(log) = log {
         builder = builder.log(log);
