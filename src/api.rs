@@ -13,12 +13,14 @@ mod openapi;
 mod operations;
 mod params;
 mod problem;
+mod resume;
 mod routes;
 mod runners;
 mod runtimes;
 mod sessions;
 mod state;
 mod stream;
+mod transcript;
 mod workspaces;
 
 use std::future::Future;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::engine::{Answer, EventPage, EventQuery};
+use longhaul_actors::engine::{Answer, EventPage, EventQuery, TranscriptPage, TranscriptQuery};
 use longhaul_actors::feed::follower::Follow as Followed;
 use longhaul_actors::ids::{DeploymentId, EventId, SessionId};
 use longhaul_actors::session::command::Input;
@@ -282,6 +282,17 @@ impl SessionHandle {
         self.runtime
             .engine()
             .events(self.caller.workspace, self.id, query)
+            .await
+    }
+
+    /// A page of the conversation as a model sees it.
+    ///
+    /// # Errors
+    /// `session.not_found`, `session.erased`.
+    pub async fn transcript(&self, query: TranscriptQuery) -> Result<TranscriptPage, Error> {
+        self.runtime
+            .engine()
+            .transcript(self.caller.workspace, self.id, query)
             .await
     }
 

@@ -25,6 +25,7 @@ pub mod remote;
 pub mod sandbox;
 pub mod settings;
 mod steps;
+mod transcript;
 pub mod worker;
 
 #[cfg(test)]

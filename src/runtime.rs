@@ -3,6 +3,7 @@
 mod claims;
 mod control;
 mod forks;
+mod resume;
 mod sessions;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,7 @@ pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX};
 pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
+pub use resume::{NUDGE, ResumeSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
 /// A running system, as a handle: cheap to clone, usable from any thread and any executor.

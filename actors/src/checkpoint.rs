@@ -5,4 +5,4 @@ pub mod plan;
 pub(crate) mod supervisor;
 
 pub use bytes::{BytesGone, Elsewhere, SnapshotBytes};
-pub use supervisor::{CHECKPOINT_POINTS, COLLECT_POINTS};
+pub use supervisor::{CHECKPOINT_POINTS, COLLECT_POINTS, EXPIRY_POINTS};

@@ -19,6 +19,7 @@ mod start;
 pub mod sweep;
 #[cfg(test)]
 mod tests;
+pub mod transcript;
 
 use std::sync::Arc;
 
@@ -31,8 +32,11 @@ pub use health::{Health, Stats};
 pub use outcome::Answer;
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
+pub use transcript::{TranscriptPage, TranscriptQuery};
 
-use crate::checkpoint::{CHECKPOINT_POINTS, COLLECT_POINTS, Elsewhere, SnapshotBytes};
+use crate::checkpoint::{
+    CHECKPOINT_POINTS, COLLECT_POINTS, EXPIRY_POINTS, Elsewhere, SnapshotBytes,
+};
 use crate::code::{Code, Rejection};
 use crate::env::Door;
 use crate::ids::SessionId;
@@ -46,10 +50,10 @@ pub fn fault_points() -> Vec<&'static str> {
     START_POINTS.iter().chain(CLAIM_POINTS).copied().collect()
 }
 
-/// The fault points of checkpoints, forks and collection, likewise.
+/// The fault points of checkpoints, forks, expiry and collection, likewise.
 pub fn checkpoint_fault_points() -> Vec<&'static str> {
-    let points = CHECKPOINT_POINTS.iter().chain(COLLECT_POINTS);
-    points.copied().collect()
+    let points = [CHECKPOINT_POINTS, EXPIRY_POINTS, COLLECT_POINTS];
+    points.concat()
 }
 
 /// A running engine. Cheap to clone; all clones are the same engine.

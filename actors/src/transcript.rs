@@ -3,6 +3,8 @@
 //! A message of a person stands where a run took it (`run.inputs_taken`), not where it was
 //! accepted: so a model's input only ever grows at its end, whatever arrives meanwhile.
 
+pub mod fold;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

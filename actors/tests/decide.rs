@@ -11,6 +11,8 @@ mod kit;
 
 #[path = "decide/checkpoints.rs"]
 mod checkpoints;
+#[path = "decide/checks.rs"]
+mod checks;
 #[path = "decide/claims.rs"]
 mod claims;
 #[path = "decide/contents.rs"]
@@ -21,6 +23,8 @@ mod families;
 mod forks;
 #[path = "decide/input.rs"]
 mod input;
+#[path = "decide/journals.rs"]
+mod journals;
 #[path = "decide/limits.rs"]
 mod limits;
 #[path = "decide/lineage.rs"]
@@ -33,5 +37,9 @@ mod people;
 mod plans;
 #[path = "decide/random.rs"]
 mod random;
+#[path = "decide/resume.rs"]
+mod resume;
+#[path = "decide/steps.rs"]
+mod steps;
 #[path = "decide/turns.rs"]
 mod turns;

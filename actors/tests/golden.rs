@@ -11,6 +11,8 @@
 
 #[path = "golden/samples.rs"]
 mod samples;
+#[path = "golden/states.rs"]
+mod states;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,18 +22,18 @@ use bytes::Bytes;
 use longhaul_actors::codec;
 use longhaul_actors::ids::*;
 use longhaul_actors::rows;
-use longhaul_actors::session::aging::Aging;
-use longhaul_actors::session::decision::{Reply, SnapshotRow};
+use longhaul_actors::session::decision::SnapshotRow;
 use longhaul_actors::session::event::*;
 use longhaul_actors::session::facts::*;
 use longhaul_actors::session::history::RunRow;
+use longhaul_actors::session::journal::*;
 use longhaul_actors::session::payload::*;
 use longhaul_actors::session::projection::*;
-use longhaul_actors::session::state::*;
-use longhaul_actors::session::status::Status;
+use longhaul_actors::session::step::*;
 use longhaul_actors::session::stored::{event_of, new_record};
 use longhaul_storage::{ContentState, Record};
 use samples::*;
+use states::*;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -82,7 +84,7 @@ fn every_event_type_has_a_golden_record() {
         assert_eq!(EventType::from_tag(*tag), Some(*kind));
         let body = body(*kind);
         let content = match &body {
-            Body::Opaque => Bytes::from_static(br#"{"text":"\u00e9"}"#),
+            Body::Opaque => Bytes::from_static(opaque(*kind)),
             known => known.to_json(),
         };
         let header = Header {
@@ -98,7 +100,10 @@ fn every_event_type_has_a_golden_record() {
             }),
             boundary: true,
             refers: Some(event_id(2)),
-            label: Some("go".into()),
+            label: Some(match kind.text().starts_with("step.") {
+                true => mark().label(),
+                false => "go".into(),
+            }),
         };
         let event = Event {
             seq: 4,
@@ -165,135 +170,6 @@ fn stored<T: bincode::Encode + bincode::Decode<()> + PartialEq + std::fmt::Debug
     );
 }
 
-fn answer() -> Answer {
-    Answer {
-        seq: 8,
-        id: event_id(8),
-    }
-}
-
-fn reply() -> Reply {
-    Reply {
-        status: 202,
-        body: b"{}".to_vec(),
-        inputs: Some(vec![answer()]),
-    }
-}
-
-fn state() -> State {
-    let mut state = State::new(SessionId([9; 16]));
-    state.last_seq = 20;
-    state.about = Some(About {
-        workspace: WorkspaceRef::DEFAULT,
-        principal: "ann".into(),
-        pin: sample_pin(),
-        metadata_json: "{}".into(),
-        budget: Some(Budget {
-            cost_micros_max: Some(1),
-            tokens_max: Some(2),
-        }),
-        retention: RetentionPolicy {
-            checkpoint_ttl_s: Some(3_600),
-            zero_data_retention: true,
-            content_ttl_s: Some(7_200),
-        },
-    });
-    state.status = Status::Waiting;
-    state.created_at_ms = 1;
-    state.updated_at_ms = 2;
-    state.untaken = Some(Untaken {
-        first_seq: 18,
-        first_id: event_id(18),
-        count: 2,
-    });
-    state.run = Some(LiveRun {
-        id: RunId([6; 16]),
-        queued_seq: 3,
-        queued_at_ms: 3,
-        trigger: trigger(),
-        continues: None,
-        attempt: 2,
-        lost: 1,
-        phase: Phase::Waiting,
-        not_before_ms: 4,
-        claim: Some(Claim {
-            token: TokenDigest([5; 16]),
-            runner: RunnerId([4; 16]),
-            claimed_at_ms: 5,
-            startup_deadline_ms: 6,
-            deadline_ms: 7,
-            resume: ResumePlan::Fresh,
-        }),
-        waits: vec![Wait {
-            on: WaitingOn::Signal {
-                signal: "go".into(),
-                expires_at: None,
-            },
-            done: false,
-        }],
-        parked_seq: 10,
-        parked_id: event_id(10),
-        hold_until_ms: 8,
-        answers: vec![answer()],
-        usage: usage(),
-        at: answer(),
-    });
-    state.last_run = Some(SettledRun {
-        id: RunId([7; 16]),
-        queued_seq: 2,
-        queued_at_ms: 1,
-        settled_at_ms: 2,
-        trigger: Trigger {
-            kind: TriggerKind::Message,
-            event_id: None,
-        },
-        continues: Some(RunId([6; 16])),
-        attempt: 1,
-        outcome: Outcome::Continued,
-        error: None,
-        usage: usage(),
-        answers: Vec::new(),
-    });
-    state.items.insert(
-        9,
-        Item {
-            kind: ItemKind::CustomTool,
-            id: event_id(9),
-            attempt: 2,
-        },
-    );
-    state.signals.push_back(Signal {
-        name: "s".into(),
-        seq: 11,
-        id: event_id(11),
-    });
-    state.usage = usage();
-    state.ever_started = true;
-    state.started_here = true;
-    state.ever_checkpointed = true;
-    state.forked = Some(Forked {
-        source: SessionId([9; 16]),
-        root: SessionId([10; 16]),
-        boundary_seq: 3,
-        adopted: Some(Adopted {
-            runner: RunnerId([4; 16]),
-            sandbox_ref: "copy-1".into(),
-        }),
-    });
-    state.inherited_usage = usage();
-    state.turns = 3;
-    state.warned_percent = 50;
-    state.aging = Aging {
-        active_at_ms: 2,
-        last_seq: 18,
-        through_seq: 9,
-        kept_seq: 4,
-        since_seq: 17,
-        since_ms: 1,
-    };
-    state
-}
-
 #[test]
 fn every_stored_row_has_a_golden_form() {
     stored("state", &state());
@@ -354,6 +230,19 @@ fn every_stored_row_has_a_golden_form() {
             reply: Some(reply()),
         },
     );
+    stored(
+        "row.step",
+        &StepRow {
+            id: event_id(4),
+            digest: "d1".into(),
+            failed: true,
+            done_seq: 5,
+            effects: StepEffects::External,
+            run: RunId([6; 16]),
+            attempt: 2,
+            failures: 1,
+        },
+    );
     stored("row.checkpoint", &checkpoint());
     stored(
         "row.snapshot",
@@ -396,6 +285,23 @@ fn every_stored_row_has_a_golden_form() {
         writeln!(text, "{}{}", hex(&key), hex(&value)).expect("a string takes all");
     }
     golden("rows.current", text.as_bytes());
+}
+
+#[test]
+fn contents_of_steps_read_as_they_were_written() {
+    let of = |kind| opaque(kind);
+    let started: StepStarted<'_> =
+        serde_json::from_slice(of(EventType::StepStarted)).expect("started");
+    assert_eq!((started.name.as_str(), started.occurrence), ("pay", 1));
+    let content = Bytes::from_static(of(EventType::StepCompleted));
+    let completed: StepCompleted<'_> = serde_json::from_slice(&content).expect("completed");
+    let value = completed.value(&content).expect("a value");
+    assert_eq!(value, StepValue::Json(Bytes::from_static(b"null")));
+    let failed: StepFailed<'_> = serde_json::from_slice(of(EventType::StepFailed)).expect("failed");
+    assert_eq!((failed.failures, failed.error.code.as_str()), (2, "a.b"));
+    let resolved: StepResolved =
+        serde_json::from_slice(of(EventType::StepResolved)).expect("resolved");
+    assert_eq!(resolved.verdict, ResolvedAs::Retry);
 }
 
 #[test]

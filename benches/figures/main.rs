@@ -14,6 +14,7 @@
     reason = "a bench may panic, prints, and reads the clock"
 )]
 
+mod claims;
 mod cold;
 mod followers;
 mod forks;
@@ -57,6 +58,8 @@ const ALL: &[Bench] = &[
     ("journal", journal::rows),
     ("forks", forks::forks),
     ("checkpoints", forks::checkpoints),
+    ("resume", claims::resume),
+    ("expiry", claims::expiry),
     ("snapshots-many", snapshots::many),
     ("snapshots-large", snapshots::large),
 ];

@@ -169,6 +169,15 @@ pub(crate) fn many() -> Vec<Row> {
         copied = copied.min(ms(|| run("cp", &[Path::new("-a"), &tree, &copy])).0);
         restored = restored.min(ms(|| store.restore(&last, &into).unwrap()).0);
     }
+    let (mut clones, mut copies) = (0.0, 0.0);
+    for clone in 0..10 {
+        let (copy, into) = (
+            folder.join(format!("d{clone}")),
+            folder.join(format!("s{clone}")),
+        );
+        copies += ms(|| run("cp", &[Path::new("-a"), &tree, &copy])).0;
+        clones += ms(|| store.restore(&last, &into).unwrap()).0;
+    }
     run(
         "diff",
         &[
@@ -218,6 +227,12 @@ pub(crate) fn many() -> Vec<Row> {
             format!("{restored:.0} ms; cp -a {copied:.0} ms"),
             "≤ 1.2 × cp -a",
             restored <= 1.2 * copied,
+        ),
+        row(
+            "ten clones of it",
+            format!("{clones:.0} ms; ten of cp -a {copies:.0} ms"),
+            "≤ 10 × cp -a",
+            clones <= copies,
         ),
         row(
             "deleting all snapshots of it but the last, with reclaiming",

@@ -3,8 +3,8 @@
 use utoipa::{OpenApi, ToSchema};
 
 use super::{
-    claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
-    workspaces,
+    claims, clones, deployments, events, forks, operations, resume, runners, runtimes, sessions,
+    stream, transcript, workspaces,
 };
 
 /// `application/problem+json`.
@@ -106,6 +106,19 @@ pub(super) struct SelectorSchema {
     checkpoint_id: Option<String>,
 }
 
+/// `POST /v1/sessions/{id}/resume`.
+#[derive(ToSchema)]
+#[schema(as = Resume)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct ResumeSchema {
+    /// What is said; absent or null = a nudge to go on, authored by the runtime.
+    prompt: Option<String>,
+    /// `latest` (also when absent), or the id of a checkpoint: an older one goes on in a fork.
+    from: Option<String>,
+    /// Who the session must act as; another one's looks absent.
+    user: Option<String>,
+}
+
 /// `POST /v1/sessions/{id}/checkpoints/{checkpoint}/pin`.
 #[derive(ToSchema)]
 #[schema(as = Pin)]
@@ -136,6 +149,8 @@ pub(super) struct PinSchema {
         forks::fork,
         forks::diff,
         forks::tree,
+        resume::resume,
+        transcript::page,
         forks::checkpoints,
         forks::pin,
         deployments::create,

@@ -7,8 +7,8 @@ use longhaul_actors::code::Code;
 
 use super::problem::{Answered, Failure};
 use super::{
-    claims, clones, deployments, events, forks, operations, runners, runtimes, sessions, stream,
-    workspaces,
+    claims, clones, deployments, events, forks, operations, resume, runners, runtimes, sessions,
+    stream, transcript, workspaces,
 };
 use crate::auth::Scope;
 
@@ -92,9 +92,11 @@ routes! {
     "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
     "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
     "/v1/sessions/{id}/budget" { post "POST" WRITE => sessions::budget; }
+    "/v1/sessions/{id}/resume" { post "POST" WRITE => resume::resume; }
     "/v1/sessions/{id}/fork" { post "POST" WRITE => forks::fork; }
     "/v1/sessions/{id}/diff" { get "GET" READ => forks::diff; }
     "/v1/sessions/{id}/tree" { get "GET" READ => forks::tree; }
+    "/v1/sessions/{id}/transcript" { get "GET" READ => transcript::page; }
     "/v1/sessions/{id}/checkpoints" { get "GET" READ => forks::checkpoints; }
     "/v1/sessions/{id}/checkpoints/{checkpoint}/pin" { post "POST" WRITE => forks::pin; }
     "/v1/deployments" {

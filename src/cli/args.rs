@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
+pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, ResumeArgs, TranscriptArgs};
 
 /// A durable runtime for agent sessions.
 #[derive(Debug, Parser)]
@@ -191,6 +191,10 @@ pub enum SessionCommand {
     Tree(OneArgs),
     /// List a session's checkpoints, newest first.
     Checkpoints(OneArgs),
+    /// Go on with the conversation; a run that failed is continued.
+    Resume(ResumeArgs),
+    /// Print the conversation as a model sees it.
+    Transcript(TranscriptArgs),
     /// End the current turn; the session stays usable.
     Interrupt {
         /// The session.
@@ -235,6 +239,9 @@ pub enum SessionCommand {
         /// Grant it with other arguments (JSON).
         #[arg(long, value_name = "JSON", conflicts_with = "deny")]
         edited_input: Option<String>,
+        /// Decide the same for this tool from now on, in this session.
+        #[arg(long)]
+        remember: bool,
         /// Why.
         #[arg(long)]
         reason: Option<String>,

@@ -1,15 +1,15 @@
-//! `longhaul session fork | diff | tree | checkpoints`.
+//! `longhaul session resume | fork | diff | tree | transcript | checkpoints`.
 
 use serde_json::{Value, json};
 
-use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs};
+use super::args::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, ResumeArgs, TranscriptArgs};
 use super::client::Client;
 use super::exit::CliError;
 use super::output::Output;
 use super::render::lineage as render;
 use super::session::{path, put, safe};
 
-/// Checkpoints asked for at once.
+/// Checkpoints, or messages, asked for at once.
 const PAGE: usize = 100;
 
 /// Forks a session and prints the child's id.
@@ -56,6 +56,39 @@ pub(crate) async fn tree(args: OneArgs, out: Output) -> Result<(), CliError> {
     let client = Client::new(&args.at)?;
     let tree = client.get(&path(&args.session, "/tree")).await?;
     out.result(render::tree(&tree), &tree)
+}
+
+/// Goes on with a conversation and prints the id of the session that it goes on in.
+pub(crate) async fn resume(args: ResumeArgs, out: Output) -> Result<(), CliError> {
+    let prompt = (!args.prompt.is_empty()).then(|| args.prompt.join(" "));
+    let mut body = json!({ "prompt": prompt });
+    for (key, value) in [("from", args.from), ("user", args.user)] {
+        if let Some(value) = value {
+            put(&mut body, key, value);
+        }
+    }
+    let client = Client::new(&args.at)?;
+    let resumed = client.post(&path(&args.session, "/resume"), &body).await?;
+    let id = resumed.get("session_id").and_then(Value::as_str);
+    out.result(id.unwrap_or(""), &resumed)
+}
+
+/// Prints the conversation as a model sees it, a message at a time.
+pub(crate) async fn transcript(args: TranscriptArgs, out: Output) -> Result<(), CliError> {
+    let client = Client::new(&args.at)?;
+    let (mut after, compacted) = (0, !args.full);
+    loop {
+        let rest = format!("/transcript?limit={PAGE}&compacted={compacted}&after={after}");
+        let page = client.get(&path(&args.session, &rest)).await?;
+        let messages = page.get("messages").and_then(Value::as_array);
+        for message in messages.into_iter().flatten() {
+            out.result(render::message(message), message)?;
+        }
+        match page.get("next_after").and_then(Value::as_u64) {
+            Some(next) => after = next,
+            None => return Ok(()),
+        }
+    }
 }
 
 /// Lists the checkpoints of a session, newest first.

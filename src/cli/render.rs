@@ -142,6 +142,13 @@ fn plain(v: Option<&Value>) -> String {
     }
 }
 
+/// Text of any length without control characters, its further lines indented.
+fn printable(s: &str) -> String {
+    let lines = s.trim_end().lines();
+    let clean = lines.map(|l| l.chars().filter(|c| !c.is_control()).collect());
+    clean.collect::<Vec<String>>().join("\n        ")
+}
+
 /// One line of printable text, cut to a readable length. Control characters would let a log
 /// rewrite the reader's terminal.
 fn short(s: &str) -> String {

@@ -89,6 +89,7 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             item,
             deny,
             edited_input,
+            remember,
             reason,
             at,
         } => {
@@ -101,6 +102,9 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
                     .map_err(|e| CliError::usage(format!("--edited-input is not JSON: {e}")))?;
                 put(&mut content, "edited_input", input);
             }
+            if remember {
+                put(&mut content, "remember", true);
+            }
             if let Some(reason) = reason {
                 put(&mut content, "reason", reason);
             }
@@ -110,6 +114,8 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
         S::Fork(args) => lineage::fork(args, out).await,
         S::Diff(args) => lineage::diff(args, out).await,
         S::Tree(args) => lineage::tree(args, out).await,
+        S::Resume(args) => lineage::resume(args, out).await,
+        S::Transcript(args) => lineage::transcript(args, out).await,
         S::Checkpoints(args) => lineage::checkpoints(args, out).await,
         S::Complete { session, at } => end(&Client::new(&at)?, &session, "complete", out).await,
         S::Cancel { session, at } => end(&Client::new(&at)?, &session, "cancel", out).await,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{SessionHandle, asked, read_answer};
 use crate::error::Error;
-use crate::runtime::{Diff, DiffQuery, ForkSession};
+use crate::runtime::{Diff, DiffQuery, ForkSession, ResumeSession};
 
 /// How a session is forked.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +44,33 @@ impl SessionHandle {
         let answer = runtime.fork(asked, self.id, fork).await?;
         let Made { id } = read_answer(&answer.body)?;
         Ok(Self::new(runtime.clone(), Arc::clone(&self.caller), id))
+    }
+
+    /// Goes on with the conversation; gives back the session that it goes on in: this one, or a
+    /// fork where it goes on from an older checkpoint. A run that failed is continued: its
+    /// completed steps are not made again.
+    ///
+    /// # Errors
+    /// `checkpoint.not_found`, `session.not_found` (also for another user's), `session.terminal`…
+    pub async fn resume(
+        &self,
+        resume: ResumeSession,
+        idempotency_key: Option<String>,
+    ) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Resumed {
+            session_id: SessionId,
+        }
+        let path = format!("POST /v1/sessions/{}/resume", self.id);
+        let (runtime, body) = (&self.runtime, format!("{resume:?}"));
+        let asked = asked(runtime, &self.caller, &path, &idempotency_key, &body);
+        let answer = runtime.resume(asked, self.id, resume).await?;
+        let Resumed { session_id } = read_answer(&answer.body)?;
+        Ok(Self::new(
+            runtime.clone(),
+            Arc::clone(&self.caller),
+            session_id,
+        ))
     }
 
     /// Compares it with another session: what they share, and what each has of its own.

@@ -155,7 +155,7 @@ pub fn text_at<'a>(event: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// The position that an event id carries in its low 40 bits.
-fn seq_of(id: &str) -> u64 {
+pub(super) fn seq_of(id: &str) -> u64 {
     let digits = id.len().checked_sub(10).and_then(|at| id.get(at..));
     digits
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())

@@ -218,6 +218,7 @@ impl Runtime {
             selector: Selector::CheckpointId(checkpoint),
             principal: None,
             metadata: Some(metadata),
+            prompt: None,
         };
         let child = self.engine().fork(fork).await?;
         let child: Value = serde_json::from_slice(&child.body)

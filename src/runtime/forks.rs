@@ -89,6 +89,7 @@ impl Runtime {
             selector: new.from,
             principal: new.principal,
             metadata: new.metadata,
+            prompt: None,
         };
         self.engine().fork(ask).await
     }

@@ -66,6 +66,7 @@ mod forest;
 mod manifest;
 mod merge;
 mod objects;
+mod output;
 mod pack;
 mod pins;
 mod read;

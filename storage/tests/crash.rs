@@ -9,13 +9,17 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "kit/stopped.rs"]
+mod stopped;
+
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use longhaul_storage::{
     AppendError, ContentState, Expect, Log, NewRecord, Options, Order, PageLimit, RocksLog,
     RowChange, StreamId, StreamWrite, Write, fault, read, verify,
 };
+
+use stopped::stopped_at;
 
 const FOLDER: &str = "LONGHAUL_CRASH_TEST_FOLDER";
 const STREAMS: u8 = 4;
@@ -172,18 +176,12 @@ fn stopped_at_every_point() {
     for point in fault::POINTS {
         for passes in [0, 5] {
             let folder = tempfile::tempdir().unwrap();
-            let output = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "stopped_at_every_point", "--nocapture"])
-                .env(FOLDER, folder.path())
-                .env("FAILPOINTS", format!("{point}={passes}*off->return"))
-                .stderr(Stdio::null())
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            if !output.status.success() {
+            let place = (FOLDER, folder.path());
+            let stopped = stopped_at(point, passes, "stopped_at_every_point", place);
+            if stopped.reached {
                 reached.push(*point);
             }
-            check(point, folder.path(), &text);
+            check(point, folder.path(), &stopped.said);
         }
     }
     // These are passed only after a fault of the disk.

@@ -9,15 +9,19 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "kit/stopped.rs"]
+mod stopped;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use longhaul_storage::fault;
 use longhaul_storage::snapshots::{
     Manifest, PackId, ReclaimBudget, SnapshotStore, StatCache, remove_tree,
 };
+
+use stopped::stopped_at;
 
 const FOLDER: &str = "LONGHAUL_SNAPSHOT_CRASH_TEST_FOLDER";
 const ROUNDS: u8 = 8;
@@ -189,18 +193,12 @@ fn stopped_at_every_point() {
     for point in fault::SNAPSHOT_POINTS {
         for passes in [0, 1, 5] {
             let folder = tempfile::tempdir().unwrap();
-            let output = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "stopped_at_every_point", "--nocapture"])
-                .env(FOLDER, folder.path())
-                .env("FAILPOINTS", format!("{point}={passes}*off->return"))
-                .stderr(Stdio::null())
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            if !output.status.success() {
+            let place = (FOLDER, folder.path());
+            let stopped = stopped_at(point, passes, "stopped_at_every_point", place);
+            if stopped.reached {
                 reached.insert(*point);
             }
-            check(point, folder.path(), &text);
+            check(point, folder.path(), &stopped.said);
             for entry in fs::read_dir(folder.path()).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() && !path.ends_with("store") {

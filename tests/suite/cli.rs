@@ -359,13 +359,9 @@ async fn serve_stops_in_order_and_its_folder_verifies() {
     let deployment = server.deployment(json!({ "kind": "external" })).await;
     let session = server.session(&deployment).await;
     server.send(&session, "x").await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    let status = process.stop().await.unwrap();
-    assert_eq!(status.code(), Some(0));
+    let stopped = server.stop().await;
+    assert_eq!(stopped.status.code(), Some(0));
+    let data = &stopped.data;
     let verify = longhaul(&["verify", "--json", "--data", data.to_str().unwrap()]).await;
     assert!(
         verify.status.success(),

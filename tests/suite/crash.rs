@@ -3,15 +3,19 @@
 //! of the log says.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use longhaul::load::server::ServerProcess;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::{Server, assert_whole, call, call_once, id, spec};
 
 mod disks;
+mod expiry;
 mod fold;
+mod steps;
 
 /// Lost attempts are noticed soon.
 const SETTINGS: &[&str] = &[
@@ -37,11 +41,68 @@ fn points() -> Vec<&'static str> {
     let mut all = longhaul_storage::fault::POINTS.to_vec();
     all.extend(longhaul_actors::engine::fault_points());
     all.retain(|p| !p.starts_with(ELSEWHERE));
-    // `POINT=writer::` goes through some of them only.
+    chosen(all)
+}
+
+/// `POINT=writer::` goes through some of them only.
+fn chosen(mut points: Vec<&'static str>) -> Vec<&'static str> {
     if let Ok(only) = std::env::var("POINT") {
-        all.retain(|p| p.starts_with(&only));
+        points.retain(|p| p.starts_with(&only));
     }
-    all
+    points
+}
+
+/// Goes through the points, four at once; `killed_at` says whether its point was reached.
+async fn at_each<F>(points: Vec<&'static str>, killed_at: impl Fn(&'static str) -> F)
+where
+    F: Future<Output = bool> + Send + 'static,
+{
+    let mut work = points.into_iter();
+    let mut running = tokio::task::JoinSet::new();
+    loop {
+        while running.len() < 4
+            && let Some(point) = work.next()
+        {
+            let killed = killed_at(point);
+            running.spawn(async move { (point, killed.await) });
+        }
+        let Some(done) = running.join_next().await else {
+            return;
+        };
+        let (point, reached) = done.unwrap();
+        assert!(reached, "{point} was never reached");
+    }
+}
+
+/// A server that stops dead at a point.
+struct Armed {
+    /// `None` = it stopped in its start.
+    process: Option<ServerProcess>,
+    until: Instant,
+}
+
+impl Armed {
+    /// Starts it on a folder; `points` as the environment variable names them.
+    async fn start(data: &Path, settings: &[&str], points: &str, reached_s_max: u64) -> Self {
+        let process = ServerProcess::start(spec(data, settings, &[("FAILPOINTS", points)])).await;
+        Self {
+            process: process.ok(),
+            until: Instant::now() + Duration::from_secs(reached_s_max),
+        }
+    }
+
+    /// Where it listens, as long as it runs and has time.
+    fn url(&mut self) -> Option<String> {
+        let process = self.process.as_mut()?;
+        let runs = process.ended().unwrap().is_none() && Instant::now() < self.until;
+        runs.then(|| process.url())
+    }
+
+    /// Whether it stopped by itself; it is gone now in any case.
+    fn died(self) -> bool {
+        self.process
+            .is_none_or(|mut process| process.ended().unwrap().is_some())
+    }
 }
 
 #[test]
@@ -57,20 +118,7 @@ fn the_points_cover_every_path() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_every_point_nothing_is_lost_and_every_row_fits() {
-    let mut work = points().into_iter();
-    let mut running = tokio::task::JoinSet::new();
-    loop {
-        while running.len() < 4
-            && let Some(point) = work.next()
-        {
-            running.spawn(async move { (point, killed_at(point).await) });
-        }
-        let Some(done) = running.join_next().await else {
-            return;
-        };
-        let (point, reached) = done.unwrap();
-        assert!(reached, "{point} was never reached");
-    }
+    at_each(points(), killed_at).await;
 }
 
 /// What was acknowledged: per session, position → text.
@@ -95,30 +143,18 @@ async fn killed_at(point: &'static str) -> bool {
         .iter()
         .any(|p| point.starts_with(p));
     let armed = format!("{point}={}return", if once { "" } else { "2*off->" });
-    let died =
-        match ServerProcess::start(spec(&server.data, SETTINGS, &[("FAILPOINTS", &armed)])).await {
-            // It stopped in its start.
-            Err(_) => true,
-            Ok(mut process) => {
-                let until = tokio::time::Instant::now() + Duration::from_secs(REACHED_S_MAX);
-                let mut round = 1;
-                while process.ended().unwrap().is_none() && tokio::time::Instant::now() < until {
-                    work(&process.url(), &script, &mut acked, round).await;
-                    round += 1;
-                }
-                process.ended().unwrap().is_some()
-            }
-        };
+    let mut process = Armed::start(&server.data, SETTINGS, &armed, REACHED_S_MAX).await;
+    let mut round = 1;
+    while let Some(url) = process.url() {
+        work(&url, &script, &mut acked, round).await;
+        round += 1;
+    }
+    let died = process.died();
     server.process.restart().await.unwrap();
     settled(&server, &acked).await;
     check(&server, &acked, point).await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    fold::compare(&data, point);
+    let stopped = server.stop().await;
+    fold::compare(&stopped.data, point);
     died
 }
 

@@ -20,6 +20,7 @@ mod runner;
 mod support;
 mod tidy;
 mod trajectories;
+mod transcript;
 
 #[cfg(feature = "failpoints")]
 mod crash;

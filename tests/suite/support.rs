@@ -1,7 +1,7 @@
 //! What the tests of the whole share: the program, servers, calls.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use longhaul::load::http::Endpoint;
 use longhaul::load::server::{ServerProcess, ServerSpec};
@@ -37,6 +37,16 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         self.process.url()
+    }
+
+    /// Stops it in order, and leaves its folder.
+    pub(crate) async fn stop(self) -> Stopped {
+        let status = self.process.stop().await.unwrap();
+        Stopped {
+            status,
+            data: self.data,
+            _folder: self._folder,
+        }
     }
 
     /// One call that is answered, whatever the answer.
@@ -115,6 +125,13 @@ impl Server {
             );
         }
     }
+}
+
+/// What a server that has ended leaves.
+pub(crate) struct Stopped {
+    pub(crate) status: ExitStatus,
+    pub(crate) data: PathBuf,
+    _folder: tempfile::TempDir,
 }
 
 pub(crate) fn spec(data: &Path, settings: &[&str], env: &[(&str, &str)]) -> ServerSpec {

@@ -33,6 +33,9 @@ pub const CHECKPOINT_POINTS: &[&str] = &[
     "fork::after_commit",
 ];
 
+/// Fault points of the end of a checkpoint's time, in the order they are passed.
+pub const EXPIRY_POINTS: &[&str] = &["expiry::before_commit", "expiry::after_commit"];
+
 /// Fault points of collection, in the order they are passed.
 pub const COLLECT_POINTS: &[&str] = &[
     "collect::before_doom",
@@ -47,6 +50,9 @@ const PAGE: PageLimit = PageLimit {
     items_max: 100,
     bytes_max: 1 << 20,
 };
+
+/// One that was slow to go is no reason to wait longer than this for the next.
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// Looks after checkpoints.
 pub(crate) struct Supervisor {
@@ -174,7 +180,11 @@ async fn collect_all(inner: &Arc<Inner>) -> Result<(), Rejection> {
         }
         for (key, _) in page {
             if let Some(id) = key.last_chunk::<16>() {
+                let started = inner.timer.now();
                 let done = collect_one(inner, SnapshotKey(*id)).await;
+                // Many may have lost their references at once: others come in between.
+                let took = inner.timer.now().saturating_sub(started);
+                inner.timer.after(took.min(REST_MAX)).await;
                 // One that cannot be collected does not stand in the way of the others.
                 if let Err(why) = done {
                     tracing::warn!(%why, "collecting a snapshot; it is tried again");

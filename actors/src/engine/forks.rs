@@ -18,7 +18,7 @@ use crate::rows;
 use crate::session::actor::{checkpoints, state_at};
 use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
-use crate::session::command::{Command, Fork, ForkedDisk, Request};
+use crate::session::command::{Command, Fork, ForkedDisk, Prompt, Request};
 use crate::session::decision::SnapshotRow;
 use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
 use crate::session::projection::{Member, SessionRow, Target};
@@ -46,6 +46,8 @@ pub struct ForkRequest {
     pub principal: Option<String>,
     /// The child's pairs; `None` = the source's.
     pub metadata: Option<Map<String, Value>>,
+    /// The child's first own message.
+    pub prompt: Option<Box<Prompt>>,
 }
 
 /// The place that was selected.
@@ -112,6 +114,7 @@ impl Engine {
             selector: ask.selector,
             principal: ask.principal,
             metadata: ask.metadata,
+            prompt: ask.prompt,
             checkpoint: checkpoint.map(|c| {
                 Box::new(ForkedDisk {
                     checkpoint: c.created,
@@ -237,6 +240,7 @@ impl Engine {
     ) -> Result<Vec<Value>, Rejection> {
         let state = self.state(workspace, session).await?;
         let now_ms = self.inner.door.clock.wall_ms();
+        let pin = state.about.as_ref().map(|about| &about.pin);
         let listed = state.checkpoints.newest_first();
         Ok(listed
             .map(|c| {
@@ -245,7 +249,7 @@ impl Engine {
                 if shown.holds_bytes() && shown.is_over(now_ms) {
                     shown.snapshot_state = SnapshotState::Expired;
                 }
-                shown.json(session)
+                shown.json(session, pin)
             })
             .collect())
     }

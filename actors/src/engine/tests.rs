@@ -12,3 +12,4 @@ mod kit;
 mod life;
 mod random;
 mod snapshots;
+mod steps;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use serde_json::{Value, json};
 
-use super::payload::{CheckpointCreated, Retention, SnapshotRef, WorkspaceRef};
+use super::payload::{CheckpointCreated, Pin, Retention, SnapshotRef, WorkspaceRef};
 use crate::ids::{CheckpointId, RunnerId, SessionId};
 use crate::time;
 
@@ -65,8 +65,8 @@ impl Checkpoint {
         SnapshotKey::of(workspace, &self.created.snapshot)
     }
 
-    /// As listed.
-    pub fn json(&self, session: SessionId) -> Value {
+    /// As listed, of a session with this agent.
+    pub fn json(&self, session: SessionId, pin: Option<&Pin>) -> Value {
         let c = &self.created;
         let s = &c.snapshot;
         let metadata: Value = serde_json::from_str(&c.metadata_json).unwrap_or_default();
@@ -77,10 +77,10 @@ impl Checkpoint {
             "parent_checkpoint_id": c.parent_checkpoint_id,
             "through_sequence": c.through_sequence,
             "through_event_id": c.through_event_id,
-            "harness_revision": c.harness_revision,
-            "sandbox_profile_revision": c.sandbox_profile_revision,
-            "agent_deployment": c.agent_deployment,
-            "agent_deployment_revision_number": c.agent_deployment_revision_number,
+            "harness_revision": pin.map(|p| p.harness_revision),
+            "sandbox_profile_revision": pin.map(|p| p.sandbox_profile_revision),
+            "agent_deployment": pin.map(|p| p.agent_deployment),
+            "agent_deployment_revision_number": pin.map(|p| p.agent_deployment_revision_number),
             "kind": c.kind,
             "name": c.name,
             "metadata": metadata,

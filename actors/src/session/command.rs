@@ -25,6 +25,8 @@ pub enum Command {
     Create(Box<Create>),
     /// Appends events of people.
     Submit(Submit),
+    /// Goes on with the conversation, and with a run that failed.
+    Resume(Box<Resume>),
     /// Ends the session as done. Idempotent.
     Complete(Request),
     /// Ends the session and whatever runs in it. Idempotent.
@@ -55,6 +57,7 @@ impl Command {
         match self {
             Self::Create(c) => of(&c.events),
             Self::Submit(s) => of(&s.events),
+            Self::Resume(r) => r.prompt.message.content.len(),
             Self::Attempt(AttemptCall {
                 verb: Verb::Events(events),
                 ..
@@ -129,6 +132,8 @@ pub struct Fork {
     pub metadata: Option<Map<String, Value>>,
     /// The checkpoint whose disk the child gets.
     pub checkpoint: Option<Box<ForkedDisk>>,
+    /// The child's first own message.
+    pub prompt: Option<Box<Prompt>>,
 }
 
 /// The disk of a checkpoint fork.
@@ -212,6 +217,26 @@ pub struct Submit {
     pub events: Vec<Input>,
 }
 
+/// Goes on with the conversation: a message, and where it must go on from.
+#[derive(Debug, Clone)]
+pub struct Resume {
+    /// Who asks.
+    pub request: Request,
+    /// What is said.
+    pub prompt: Prompt,
+    /// The checkpoint that must be the newest; `None` = wherever the conversation is.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+/// A message to go on with.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// Who says it: a person, or the runtime where nothing was said.
+    pub author: Author,
+    /// The message.
+    pub message: Input,
+}
+
 /// One event from outside, checked for form (see [`super::input`]).
 #[derive(Debug, Clone)]
 pub struct Input {
@@ -255,6 +280,11 @@ pub enum Ask {
     },
     /// Counts usage.
     Usage(Usage),
+    /// Lets a summary stand for everything up to a position.
+    Compact {
+        /// The position.
+        through_seq: u64,
+    },
 }
 
 /// The dispatcher's offer.

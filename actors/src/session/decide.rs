@@ -10,6 +10,7 @@ mod fork;
 mod operate;
 mod park;
 mod people;
+mod resume;
 mod step;
 mod turn;
 
@@ -24,6 +25,7 @@ use draft::Draft;
 pub use fork::base_of;
 pub use operate::{is_paused, record};
 pub use people::erased_reply;
+pub use resume::OLDER;
 
 /// Decides one command.
 ///
@@ -43,6 +45,7 @@ pub fn decide(
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
         Command::Budget(b) => people::budget(draft, facts, b),
+        Command::Resume(r) => resume::resume(draft, facts, r),
         Command::Complete(r) => people::complete(draft, facts, r),
         Command::Cancel(r) => people::cancel(draft, facts, r),
         Command::Erase(r) => people::erase(draft, r),

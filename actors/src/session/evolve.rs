@@ -9,8 +9,8 @@ use super::payload::{
     RunRequeued, RunSettled, SessionForked, Usage, WaitingOn,
 };
 use super::state::{
-    About, Answer, Claim, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal, State,
-    Untaken, Wait,
+    About, Answer, Claim, Compacted, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal,
+    State, Untaken, Wait,
 };
 use super::status::Status;
 use crate::ids::EventId;
@@ -58,10 +58,12 @@ pub fn evolve(state: &mut State, event: &Event) {
         Body::SessionForked(b) => forked(state, event, b),
         Body::CheckpointCreated(b) => {
             state.ever_checkpointed = true;
+            let mut created = (**b).clone();
+            created.run_id = created.run_id.or(event.header.run.map(|r| r.id));
             let checkpoint = Checkpoint {
                 seq: event.seq,
                 created_at_ms: event.header.created_at_ms,
-                created: (**b).clone(),
+                created,
                 pinned: false,
                 snapshot_state: SnapshotState::Live,
                 rejected: None,
@@ -184,6 +186,10 @@ fn forked(state: &mut State, event: &Event, b: &SessionForked) {
     if let Some(run) = &mut state.run {
         // A claim is a right in the source only.
         run.claim = None;
+        // Nothing is spent yet, so nothing waits for money.
+        for wait in &mut run.waits {
+            wait.done |= matches!(wait.on, WaitingOn::Budget { .. });
+        }
     }
 }
 
@@ -219,6 +225,14 @@ fn opaque(state: &mut State, event: &Event) {
                 name,
                 seq: event.seq,
                 id,
+            });
+            return;
+        }
+        EventType::AgentContextCompacted => {
+            let through = event.header.label.as_ref().and_then(|l| l.parse().ok());
+            state.compacted = through.map(|through_seq| Compacted {
+                seq: event.seq,
+                through_seq,
             });
             return;
         }

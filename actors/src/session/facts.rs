@@ -219,6 +219,11 @@ pub fn needs(state: &State, command: &Command) -> Needs {
                 }
             }
         }
+        Command::Resume(r) => {
+            needs.receipt = r.request.receipt.map(|r| r.scope);
+            // The same request may have made a fork, when its checkpoint was not the newest.
+            needs.created = needs.receipt;
+        }
         Command::Fork(f) => needs.created = f.request.receipt.map(|r| r.scope),
         Command::Operate(o) => needs.receipt = o.request.receipt.map(|r| r.scope),
         Command::Pin(p) => needs.receipt = p.request.receipt.map(|r| r.scope),

@@ -77,8 +77,8 @@ pub struct LiveRow {
     pub not_before_ms: i64,
     /// Since when it waits for a runner, milliseconds.
     pub queued_at_ms: i64,
-    /// Who alone can restore the disk that the run would get; it is offered to nobody else for a
-    /// while.
+    /// Who alone can restore the disk that the queued run would get; it is offered to nobody else
+    /// for a while.
     pub owner: Option<RunnerId>,
     /// The claim, while one is held.
     pub claim: Option<LiveClaim>,
@@ -219,7 +219,10 @@ impl Projection {
             phase: run.phase,
             not_before_ms: run.not_before_ms,
             queued_at_ms: run.queued_at_ms,
-            owner: plan::wanted_runner(state),
+            owner: match run.phase {
+                Phase::Queued => plan::wanted_runner(state),
+                _ => None,
+            },
             claim: run.claim.as_ref().map(|c| LiveClaim {
                 token: c.token,
                 runner: c.runner,
@@ -285,8 +288,9 @@ impl Projection {
         let (was, is) = (self.references(), after.references());
         for (seq, key) in was.iter().filter(|(seq, _)| !is.contains_key(*seq)) {
             out.push(RowChange::Delete(rows::snapshot_holder(*key, id, *seq)));
-            out.push(RowChange::Put(rows::collect(*key), Bytes::new()));
         }
+        let gone = let_go(&was, &is).into_iter();
+        out.extend(gone.map(|key| RowChange::Put(rows::collect(key), Bytes::new())));
         for (seq, key) in is.iter().filter(|(seq, _)| !was.contains_key(*seq)) {
             out.push(RowChange::Put(
                 rows::snapshot_holder(*key, id, *seq),
@@ -381,11 +385,22 @@ impl Projection {
                 .map(Effect::SetTimer),
         );
         let (was, is) = (self.references(), after.references());
-        if was.keys().any(|seq| !is.contains_key(seq)) {
+        if !let_go(&was, &is).is_empty() {
             out.push(Effect::Collect);
         }
         out
     }
+}
+
+/// The snapshots that lost all their references by this session. Whatever else loses one has
+/// another here, whose end is looked at in its turn.
+fn let_go(
+    was: &BTreeMap<u64, SnapshotKey>,
+    is: &BTreeMap<u64, SnapshotKey>,
+) -> BTreeSet<SnapshotKey> {
+    let held: BTreeSet<_> = is.values().collect();
+    let was = was.values().filter(|key| !held.contains(key));
+    was.copied().collect()
 }
 
 impl SessionRow {

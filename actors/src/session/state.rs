@@ -71,6 +71,8 @@ pub struct State {
     pub inherited_usage: Usage,
     /// Turns settled, shared history included.
     pub turns: u64,
+    /// The newest compaction of its conversation.
+    pub compacted: Option<Compacted>,
     /// Ranges of positions, inclusive and ascending, whose content cannot be read any more. The
     /// last one swallows what is between when there would be too many.
     pub missing: Vec<(u64, u64)>,
@@ -134,6 +136,15 @@ pub struct Untaken {
     pub first_id: EventId,
     /// How many.
     pub count: u32,
+}
+
+/// A compaction: what stands for everything before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Compacted {
+    /// Position of its `agent.context_compacted`.
+    pub seq: u64,
+    /// The last position that it stands for.
+    pub through_seq: u64,
 }
 
 /// Where a live run is.
@@ -342,6 +353,7 @@ impl State {
             ever_checkpointed: false,
             inherited_usage: Usage::default(),
             turns: 0,
+            compacted: None,
             missing: Vec::new(),
             aging: Aging::default(),
             checkpoints: Checkpoints::default(),

@@ -14,10 +14,12 @@ use crate::engine::inner::{Guard, Inner, Intake};
 use crate::reader::Class;
 use crate::rows;
 use crate::session::command::Command;
-use crate::session::projection::TimerRow;
+use crate::session::projection::{Due, TimerRow};
 
 /// Sessions told of a due timer at the same time.
 const FIRING_MAX: usize = 64;
+/// A session that was slow to answer is no reason to wait longer than this for the next.
+const REST_MAX: Duration = Duration::from_secs(1);
 /// How long until a session that could not be told is told again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Wheel {
     at: BTreeMap<TimerRow, Duration>,
     order: BTreeSet<(Duration, TimerRow)>,
+    /// Those that nobody waits for.
+    idle: BTreeSet<(Duration, TimerRow)>,
     cursor: Option<Bytes>,
 }
 
@@ -54,7 +58,7 @@ impl Wheel {
     /// A row was deleted.
     pub(crate) fn clear(&mut self, row: &TimerRow) {
         if let Some(at) = self.at.remove(row) {
-            self.order.remove(&(at, *row));
+            self.order_of(row).remove(&(at, *row));
         }
     }
 
@@ -93,6 +97,29 @@ impl Wheel {
         Some(row)
     }
 
+    /// The same, of those that nobody waits for.
+    pub(crate) fn pop_idle(&mut self, now: Duration) -> Option<TimerRow> {
+        let (at, row) = *self.idle.first()?;
+        if at > now {
+            return None;
+        }
+        self.clear(&row);
+        Some(row)
+    }
+
+    /// When the next row is due that nobody waits for.
+    pub(crate) fn next_idle(&self) -> Option<Duration> {
+        self.idle.first().map(|(at, _)| *at)
+    }
+
+    fn order_of(&mut self, row: &TimerRow) -> &mut BTreeSet<(Duration, TimerRow)> {
+        if is_idle(row) {
+            &mut self.idle
+        } else {
+            &mut self.order
+        }
+    }
+
     /// When the next row is due.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.order.first().map(|(at, _)| *at)
@@ -101,7 +128,15 @@ impl Wheel {
     fn insert(&mut self, row: TimerRow, at: Duration) {
         self.clear(&row);
         self.at.insert(row, at);
-        self.order.insert((at, row));
+        self.order_of(&row).insert((at, row));
+    }
+}
+
+/// Whether nobody waits for it: what is over is over, also before its session is told.
+fn is_idle(row: &TimerRow) -> bool {
+    match row.due {
+        Due::Checkpoint | Due::Contents => true,
+        Due::Hold | Due::Wait(_) => false,
     }
 }
 
@@ -119,6 +154,9 @@ pub(crate) struct Durable {
     inner: Arc<Inner>,
     wheel: Wheel,
     firing: usize,
+    /// A session is told of something that nobody waits for, or the rest after it goes on. Many may
+    /// be due at once, and all of them together take at most half of one session's pace.
+    idling: bool,
     armed: Option<Duration>,
     scanning: bool,
     _guard: Guard,
@@ -148,6 +186,7 @@ impl Durable {
             inner,
             wheel,
             firing: 0,
+            idling: false,
             armed: None,
             scanning: false,
             _guard: guard,
@@ -175,10 +214,17 @@ impl Durable {
             };
             self.fire(row, ctx);
         }
-        let Some(next) = self.wheel.next() else {
+        if !self.idling
+            && let Some(row) = self.wheel.pop_idle(now)
+        {
+            self.fire(row, ctx);
+        }
+        let next = self.wheel.next().filter(|_| self.firing < FIRING_MAX);
+        let idle = self.wheel.next_idle().filter(|_| !self.idling);
+        let Some(next) = next.into_iter().chain(idle).min() else {
             return;
         };
-        if self.firing >= FIRING_MAX || self.armed.is_some_and(|at| at <= next) {
+        if self.armed.is_some_and(|at| at <= next) {
             return;
         }
         self.armed = Some(next);
@@ -194,7 +240,13 @@ impl Durable {
     }
 
     fn fire(&mut self, row: TimerRow, ctx: &mut Context<Self>) {
-        self.firing += 1;
+        let idle = is_idle(&row);
+        if idle {
+            self.idling = true;
+        } else {
+            self.firing += 1;
+        }
+        let started = self.inner.timer.now();
         let told = self
             .inner
             .post(row.session, Command::Expire(row.expiry()), Intake::Internal);
@@ -205,7 +257,11 @@ impl Durable {
             }
         };
         ctx.spawn(told.into_actor(self).map(move |told, this, ctx| {
-            this.firing -= 1;
+            if idle {
+                this.rest(started, ctx);
+            } else {
+                this.firing -= 1;
+            }
             match told {
                 Ok(outcome) => {
                     if let Some(again_ms) = outcome.again_ms {
@@ -224,6 +280,18 @@ impl Durable {
                 }
                 Err(_) => {}
             }
+            if this.inner.is_running() {
+                this.turn(ctx);
+            }
+        }));
+    }
+
+    /// As long as the work that began then took, so that others come in between.
+    fn rest(&self, started: Duration, ctx: &mut Context<Self>) {
+        let took = self.inner.timer.now().saturating_sub(started);
+        let rest = self.inner.timer.after(took.min(REST_MAX)).into_actor(self);
+        ctx.spawn(rest.map(|(), this, ctx| {
+            this.idling = false;
             if this.inner.is_running() {
                 this.turn(ctx);
             }
@@ -340,6 +408,26 @@ mod tests {
         wheel.set(row(7_210_000), now(7_200_000, 5_000), AHEAD);
         assert_eq!(wheel.pop(Duration::from_millis(10_000)), Some(row(10_000)));
         assert_eq!(wheel.next(), Some(Duration::from_millis(15_000)));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_apart() {
+        let mut wheel = Wheel::default();
+        let idle = TimerRow {
+            due: Due::Checkpoint,
+            ..row(1_000)
+        };
+        wheel.set(idle, now(0, 0), AHEAD);
+        wheel.set(row(2_000), now(0, 0), AHEAD);
+        let later = Duration::from_secs(3);
+        assert_eq!(wheel.pop(later), Some(row(2_000)));
+        assert_eq!(wheel.pop(later), None);
+        assert_eq!(wheel.next_idle(), Some(Duration::from_secs(1)));
+        assert_eq!(wheel.pop_idle(Duration::from_millis(999)), None);
+        assert_eq!(wheel.pop_idle(later), Some(idle));
+        wheel.retry(idle, later);
+        wheel.clear(&idle);
+        assert_eq!((wheel.next(), wheel.next_idle()), (None, None));
     }
 
     #[test]

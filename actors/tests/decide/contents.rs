@@ -30,6 +30,13 @@ pub(crate) struct Kept {
     pub(crate) again_ms: Option<i64>,
 }
 
+impl Kept {
+    /// Whether the content at this position has gone.
+    pub(crate) fn has_gone(&self, seq: u64) -> bool {
+        self.gone.contains(&seq)
+    }
+}
+
 impl Boxed {
     /// At most [`STEP`] contents that can go, as the log would say.
     pub(crate) fn aged(&self, aging: &Aging) -> Aged {

@@ -61,7 +61,7 @@ fn finish(b: &mut Boxed) {
                 json!({"tool_use_id": tool_use_id, "output": 1}),
             ),
             On::Signal { signal, .. } => ("user.signal", json!({"name": signal})),
-            On::Budget { .. } => panic!("nothing of these tests waits for money"),
+            On::Budget { .. } => panic!("a fork has spent nothing"),
         };
         b.submit(&[(kind, content)]).expect("an answer");
     }

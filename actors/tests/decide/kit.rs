@@ -10,7 +10,6 @@ use longhaul_actors::ids::{
     SessionId, TokenDigest,
 };
 use longhaul_actors::limits::Limits;
-use longhaul_actors::session::checkpoints::{Checkpoints, SnapshotKey};
 use longhaul_actors::session::command::{
     AttemptCall, Bearer, ClaimRun, Command, Create, Expiry, ReceiptKey, Request, Submit, Verb,
 };
@@ -19,16 +18,15 @@ use longhaul_actors::session::decision::{Decision, Reply, RowOp};
 use longhaul_actors::session::event::{Author, EventType, NewEvent};
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::facts::{
-    Earlier, EndedClaim, Facts, ItemFact, Receipt, StoredCall, needs,
+    Earlier, EndedClaim, EndedStep, Facts, ItemFact, Receipt, StoredCall, needs,
 };
 use longhaul_actors::session::history::history_rows;
 use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
-use longhaul_actors::session::payload::{Body, Pin, WorkspaceRef};
+use longhaul_actors::session::journal::{StepKey, StepRow};
+use longhaul_actors::session::payload::{Body, Budget, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
-use longhaul_actors::session::status::{Status, allowed};
 use longhaul_actors::{codec, rows};
-use longhaul_storage::RowChange;
 use serde_json::{Value, json};
 
 /// The runner of all tests.
@@ -47,6 +45,7 @@ pub(crate) struct Boxed {
     items: BTreeMap<u64, ItemFact>,
     inputs: Vec<Answer>,
     taken: BTreeMap<u64, Vec<Answer>>,
+    steps: BTreeMap<StepKey, StepRow>,
     pub(crate) tokens: u8,
     /// Whose bearer comes with the calls.
     pub(crate) by: Bearer,
@@ -54,6 +53,10 @@ pub(crate) struct Boxed {
     pub(crate) runner: RunnerId,
     /// How long checkpoints live, by the policy of the workspace.
     pub(crate) ttl_s: Option<u64>,
+    /// What the session may spend.
+    pub(crate) budget: Option<Budget>,
+    /// Whether the workspace keeps no content.
+    pub(crate) keeps_nothing: bool,
     /// What becomes of contents.
     pub(crate) kept: crate::contents::Kept,
     /// The rows that follow from the state, kept by applying changes.
@@ -104,10 +107,13 @@ impl Boxed {
             items: BTreeMap::new(),
             inputs: Vec::new(),
             taken: BTreeMap::new(),
+            steps: BTreeMap::new(),
             tokens: 0,
             by: Bearer::Trusted,
             runner: RUNNER,
             ttl_s: None,
+            budget: None,
+            keeps_nothing: false,
             kept: Default::default(),
             rows: BTreeMap::new(),
         }
@@ -144,10 +150,10 @@ impl Boxed {
             principal: "ann".into(),
             pin: pin(),
             metadata,
-            budget: None,
+            budget: self.budget,
             retention: longhaul_actors::session::payload::RetentionPolicy {
                 checkpoint_ttl_s: self.ttl_s,
-                zero_data_retention: false,
+                zero_data_retention: self.keeps_nothing,
                 content_ttl_s: self.kept.ttl_s,
             },
             events: Vec::new(),
@@ -291,40 +297,30 @@ impl Boxed {
                 .and_then(|q| self.taken.get(&q).cloned())
                 .unwrap_or_default(),
             aged: n.aged.map(|aging| self.aged(&aging)),
+            steps: n
+                .steps
+                .iter()
+                .filter_map(|k| Some((*k, self.steps.get(k)?.clone())))
+                .collect(),
+            step_ids: n
+                .step_ids
+                .iter()
+                .filter_map(|id| Some((*id, self.ended_step(*id)?)))
+                .collect(),
         }
     }
 
-    fn check(&self, decision: &Decision) {
-        let mut status = self.state.status;
-        // A fork's past may be cut anywhere, so its first change is bound by no table.
-        let mut cut = matches!(self.first(decision), Some(EventType::SessionForked));
-        for (i, new) in decision.events.iter().enumerate() {
-            let seq = self.state.last_seq + 1 + i as u64;
-            assert_eq!(new.event.seq, seq, "positions have no gap");
-            assert_eq!(
-                new.event.header.id.seq(),
-                seq,
-                "an id leads to its position"
-            );
-            let again = Body::from_json(new.event.header.kind, 1, &new.content);
-            if new.event.body != Body::Opaque {
-                assert_eq!(
-                    again.as_ref(),
-                    Ok(&new.event.body),
-                    "content reads as it was decided"
-                );
-            }
-            if let Body::SessionStatus(s) = &new.event.body {
-                assert_eq!(s.from, status);
-                assert_ne!(s.from, s.to);
-                let free = std::mem::take(&mut cut);
-                assert!(free || allowed(s.from, s.to), "{:?} to {:?}", s.from, s.to);
-                status = s.to;
-            }
-        }
+    fn ended_step(&self, id: EventId) -> Option<EndedStep> {
+        let (key, row) = self.steps.iter().find(|(_, row)| row.id == id)?;
+        let content = self.log[row.done_seq as usize - 1].content.clone();
+        Some(EndedStep {
+            key: *key,
+            row: row.clone(),
+            content: (!self.kept.has_gone(row.done_seq)).then_some(content),
+        })
     }
 
-    fn first(&self, decision: &Decision) -> Option<EventType> {
+    pub(crate) fn first(&self, decision: &Decision) -> Option<EventType> {
         decision.events.first().map(|e| e.event.header.kind)
     }
 
@@ -347,6 +343,10 @@ impl Boxed {
                 rows::HISTORY_ITEM => {
                     self.items
                         .insert(key as u64, codec::decode(&row.value).expect("item"));
+                }
+                rows::HISTORY_STEP => {
+                    let step = codec::decode(&row.value).expect("step");
+                    self.steps.insert(row.key, step);
                 }
                 _ => {}
             }
@@ -384,86 +384,6 @@ impl Boxed {
             }
         }
         self.check_state();
-    }
-
-    /// Applies the changes of rows, which must come to what follows from the state; a new
-    /// reference comes with its snapshot, and one that goes is looked at.
-    fn apply(&mut self, before: &Projection, decision: &Decision) {
-        let after = Projection::of(&self.state);
-        let held: Vec<Bytes> = decision
-            .rows
-            .iter()
-            .filter_map(|op| match op {
-                RowOp::PutSnapshot(key, _) | RowOp::HoldSnapshot(key) => Some(*key),
-                _ => None,
-            })
-            .map(rows::snapshot_holders)
-            .collect();
-        let changes = before.changes(&after);
-        let looked_at = |holder: &[u8]| {
-            let key = holder[1..17].try_into().expect("a key");
-            let row = rows::collect(SnapshotKey(key));
-            changes
-                .iter()
-                .any(|c| matches!(c, RowChange::Put(key, _) if *key == row))
-        };
-        for change in &changes {
-            match change {
-                RowChange::Put(key, _) if key[0] == rows::COLLECT => {}
-                RowChange::Put(key, value) => {
-                    if key[0] == rows::SNAPSHOT_HOLDER {
-                        assert!(held.iter().any(|h| key.starts_with(h)), "a bare reference");
-                    }
-                    self.rows.insert(key.clone(), value.clone());
-                }
-                RowChange::Delete(key) => {
-                    if key[0] == rows::SNAPSHOT_HOLDER {
-                        assert!(looked_at(key), "bytes are forgotten");
-                    }
-                    assert!(self.rows.remove(key).is_some(), "deletes what is not there");
-                }
-                RowChange::DeletePrefix(_) => panic!("only erasing deletes by prefix"),
-            }
-        }
-        let expected: BTreeMap<Bytes, Bytes> = after.rows().into_iter().collect();
-        assert_eq!(self.rows, expected, "rows follow from the state");
-        let holders = |tag| self.rows.keys().filter(|k| k[0] == tag).count();
-        let live = self.state.checkpoints.newest_first();
-        assert_eq!(
-            holders(rows::SNAPSHOT_HOLDER),
-            live.filter(|c| c.holds_bytes()).count()
-        );
-    }
-
-    /// What must hold of every state.
-    fn check_state(&self) {
-        let s = &self.state;
-        let mut again = State::new(s.id);
-        self.log.iter().for_each(|e| evolve(&mut again, &e.event));
-        assert_eq!(&again, s, "a fold of the log gives the state");
-        let bytes = codec::encode(s);
-        let mut stored = s.clone();
-        // They are rows of their own.
-        stored.checkpoints = Checkpoints::default();
-        assert_eq!(
-            codec::decode::<State>(&bytes),
-            Ok(stored),
-            "a state survives its codec"
-        );
-        if s.run.is_none() {
-            assert!(s.items.is_empty(), "a settled run leaves no open item");
-        }
-        let parked = matches!(s.status, Status::Waiting | Status::Paused);
-        let waits = s
-            .run
-            .as_ref()
-            .is_some_and(|r| r.waits.iter().any(|w| !w.done));
-        assert_eq!(
-            parked, waits,
-            "{:?} parks exactly while something is waited for",
-            s.status
-        );
-        assert!(!Projection::of(s).rows().is_empty() || s.about.is_none());
     }
 
     pub(crate) fn types(&self) -> Vec<EventType> {

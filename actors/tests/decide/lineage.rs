@@ -43,6 +43,7 @@ impl Boxed {
             selector: Selector::Seq(seq),
             principal: None,
             metadata: None,
+            prompt: None,
             checkpoint: None,
         };
         change(&mut fork);

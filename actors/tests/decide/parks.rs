@@ -1,12 +1,15 @@
 use longhaul_actors::code::Code;
-use longhaul_actors::session::command::Expiry;
+use longhaul_actors::ids::{ClaimToken, EventId};
+use longhaul_actors::session::command::{Command, Create, Expiry};
 use longhaul_actors::session::event::EventType as E;
-use longhaul_actors::session::payload::{Body, ItemState, Outcome};
+use longhaul_actors::session::payload::{
+    Body, Budget, ItemState, Outcome, RetentionPolicy, WaitingOn,
+};
 use longhaul_actors::session::state::Phase;
 use longhaul_actors::session::status::Status;
-use serde_json::json;
+use serde_json::{Map, json};
 
-use crate::kit::{Boxed, body};
+use crate::kit::{Boxed, body, pin, request};
 
 #[test]
 fn a_released_park_continues_when_all_items_are_in() {
@@ -311,4 +314,85 @@ fn a_wait_for_a_signal_ends_by_time() {
     });
     assert_eq!(closed, Some((ItemState::Expired, Some("go".to_owned()))));
     assert_eq!(b.state.run.as_ref().map(|r| r.phase), Some(Phase::Queued));
+}
+
+/// A running session that has spent more than it may.
+fn overspent() -> (Boxed, ClaimToken) {
+    let mut b = Boxed::empty();
+    let budget = Budget {
+        tokens_max: Some(5),
+        ..Budget::default()
+    };
+    b.ask(Command::Create(Box::new(Create {
+        request: request(None),
+        principal: "ann".into(),
+        pin: pin(),
+        metadata: Map::new(),
+        budget: Some(budget),
+        retention: RetentionPolicy::default(),
+        events: Vec::new(),
+    })))
+    .expect("create");
+    b.message("hi").expect("message");
+    let token = b.claim().expect("claim");
+    b.call(token, "ready", json!({})).expect("ready");
+    let usage = json!({"events": [{"type": "usage.recorded", "content": {"input_tokens": 6}}]});
+    b.call(token, "events", usage).expect("usage");
+    assert!(b.state.budget_exceeded());
+    (b, token)
+}
+
+/// A fork of a session that waits for money, and for `also` if it is given.
+fn fork_of_overspent(compute: &str, also: bool) -> (Boxed, Boxed, Option<EventId>) {
+    let (mut b, token) = overspent();
+    let mut on = vec![json!({"budget": true})];
+    let question = also.then(|| b.open(token, "agent.question"));
+    on.extend(question.map(|q| json!({"question_id": q})));
+    let park = json!({"waiting_on": on, "compute": compute});
+    let parked = b.call(token, "park", park).expect("park");
+    assert_eq!(body(&parked)["state"], "parked", "{compute}");
+    let child = b.fork(b.state.last_seq);
+    assert!(!child.state.budget_exceeded(), "its own usage is none");
+    (b, child, question)
+}
+
+#[test]
+fn a_run_parked_on_the_budget_goes_on_at_once_in_a_fork() {
+    for compute in ["released", "held"] {
+        let (b, mut child, _) = fork_of_overspent(compute, false);
+        let parked = b.state.run.clone().expect("parked");
+        assert!(!parked.all_in(), "{compute}: the source waits on");
+        assert_eq!(child.state.status, Status::Pending, "{compute}");
+        let next = child.state.run.clone().expect("a continuation");
+        assert_eq!(
+            (next.phase, next.continues),
+            (Phase::Queued, Some(parked.id))
+        );
+        let token = child.claim().expect("claim");
+        child.call(token, "ready", json!({})).expect("ready");
+        child.settle(token, None).expect("settle");
+        assert_eq!(child.state.status, Status::Idle, "{compute}");
+    }
+}
+
+#[test]
+fn a_fork_waits_for_what_its_source_waits_for_beside_the_budget() {
+    for compute in ["released", "held"] {
+        let (b, mut child, question) = fork_of_overspent(compute, true);
+        let question_id = question.expect("asked");
+        assert_eq!(child.state.status, Status::Paused, "{compute}");
+        let told = child.last(|body| match body {
+            Body::RunParked(p) if p.released_by.is_some() => Some(p.waiting_on.clone()),
+            _ => None,
+        });
+        let told_anew = (compute == "held").then(|| vec![WaitingOn::Question { question_id }]);
+        assert_eq!(told, told_anew, "{compute}");
+        let answer = json!({"question_id": question_id, "dismissed": true});
+        child
+            .submit(&[("user.question_answer", answer)])
+            .expect("answer");
+        assert_eq!(child.state.status, Status::Pending, "{compute}");
+        let continues = child.state.run.as_ref().and_then(|r| r.continues);
+        assert_eq!(continues, b.state.run.as_ref().map(|r| r.id));
+    }
 }

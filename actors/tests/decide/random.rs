@@ -2,14 +2,15 @@
 //! kit checks them after each decision), and no session gets stuck.
 
 use longhaul_actors::ids::ClaimToken;
-use longhaul_actors::session::command::{Expiry, Verb};
+use longhaul_actors::session::command::{Command, Expiry, SetBudget, Verb};
+use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::evolve::evolve;
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Phase, State};
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::kit::Boxed;
+use crate::kit::{Boxed, request};
 
 #[derive(Debug, Clone)]
 enum Move {
@@ -27,6 +28,12 @@ enum Move {
     Undeliver(u8),
     Expire(u8, u8),
     Wait(u64),
+    /// A step is begun: which, how it changes things, and what to do in doubt.
+    Begin(u8, u8, bool, bool),
+    /// What becomes of a step: how, and which of those ever begun.
+    End(u8, u8, u8),
+    Poll(u8),
+    Budget(u8),
 }
 
 fn moves() -> impl Strategy<Value = Move> {
@@ -58,6 +65,11 @@ fn moves() -> impl Strategy<Value = Move> {
         3 => any::<bool>().prop_map(Move::Answer),
         2 => Just(Move::Signal),
         1 => token.clone().prop_map(Move::Undeliver),
+        6 => (token.clone(), 0u8..4, any::<bool>(), any::<bool>())
+            .prop_map(|(t, s, f, r)| Move::Begin(t, s, f, r)),
+        6 => (token.clone(), 0u8..6, any::<u8>()).prop_map(|(t, h, s)| Move::End(t, h, s)),
+        1 => token.clone().prop_map(Move::Poll),
+        1 => (0u8..4).prop_map(Move::Budget),
         2 => (token, 0u8..5).prop_map(|(t, k)| Move::Expire(t, k)),
         1 => (0u64..100_000).prop_map(Move::Wait),
     ]
@@ -101,6 +113,7 @@ fn play(b: &mut Boxed, tokens: &mut Vec<ClaimToken>, m: &Move) {
                 Some(("question", id)) => json!({"question_id": id}),
                 Some(("approval", id)) => json!({"approval_id": id}),
                 Some((_, id)) => json!({"tool_use_id": id}),
+                None if b.state.budget_exceeded() => json!({"budget": true}),
                 None => json!({"signal": "s", "timeout_ms": 50}),
             };
             let body =
@@ -148,6 +161,57 @@ fn play(b: &mut Boxed, tokens: &mut Vec<ClaimToken>, m: &Move) {
             b.expire(expiry);
         }
         Move::Wait(ms) => b.world.advance_ms(*ms),
+        Move::Begin(t, step, sandbox, retry) => {
+            let on = if *retry { "retry" } else { "surface" };
+            let effects = if *sandbox { "sandbox" } else { "external" };
+            let body = json!({
+                "op": "begin", "name": format!("s{step}"), "input_digest": "d",
+                "effects": effects, "on_doubt": on, "on_failure": on,
+            });
+            token(*t)
+                .map(|t| drop(b.call(t, "steps", body)))
+                .unwrap_or_default();
+        }
+        Move::End(t, how, which) => {
+            let begun = b
+                .log
+                .iter()
+                .filter(|e| e.event.header.kind == EventType::StepStarted);
+            let begun: Vec<_> = begun.map(|e| e.event.header.id).collect();
+            let Some(step) = begun
+                .iter()
+                .rev()
+                .nth(usize::from(*which) % begun.len().max(1))
+            else {
+                return;
+            };
+            let error = json!({"code": "a.b", "message": "c"});
+            let usage = json!({"input_tokens": 1, "cost_micros": 3, "model": "m"});
+            let mut body = match how {
+                0 | 1 => json!({"op": "complete", "value": how, "usage": usage}),
+                2 => json!({"op": "fail", "error": error}),
+                3 => json!({"op": "resolve", "as": "retry"}),
+                4 => json!({"op": "resolve", "as": "completed", "value": 1}),
+                _ => json!({"op": "resolve", "as": "failed", "error": error}),
+            };
+            body["step_id"] = json!(step);
+            token(*t)
+                .map(|t| drop(b.call(t, "steps", body)))
+                .unwrap_or_default();
+        }
+        Move::Poll(t) => {
+            token(*t)
+                .map(|t| drop(b.call(t, "inputs", json!({"signal": "s"}))))
+                .unwrap_or_default();
+        }
+        Move::Budget(max) => {
+            let max = (*max > 0).then(|| u64::from(*max) * 4);
+            drop(b.ask(Command::Budget(SetBudget {
+                request: request(None),
+                cost_micros_max: Some(max),
+                tokens_max: None,
+            })));
+        }
     }
 }
 

@@ -56,10 +56,6 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
         parent_checkpoint_id: Some(CheckpointId([11; 16])),
         through_sequence: 3,
         through_event_id: event_id(3),
-        harness_revision: HarnessRevision([2; 16]),
-        sandbox_profile_revision: SandboxRevision([3; 16]),
-        agent_deployment: DeploymentId([1; 16]),
-        agent_deployment_revision_number: 7,
         name: Some("before".into()),
         metadata_json: r#"{"k":1}"#.into(),
         turn: 2,
@@ -71,7 +67,6 @@ pub(crate) fn checkpoint_created() -> CheckpointCreated {
             schema: Some("v1".into()),
         },
         snapshot: snapshot(),
-        generation: 1,
         expires_at_ms: 2_000_000,
     }
 }
@@ -241,7 +236,29 @@ pub(crate) fn body(kind: EventType) -> Body {
             signal_id: event_id(9),
             name: "go".into(),
         }),
-        EventType::UsageRecorded => Body::UsageRecorded(usage()),
+        EventType::UsageRecorded => Body::UsageRecorded(UsageRecorded {
+            usage: usage(),
+            model: Some("m-1".into()),
+        }),
         _ => Body::Opaque,
+    }
+}
+
+/// A content of every type that folding does not read.
+pub(crate) fn opaque(kind: EventType) -> &'static [u8] {
+    match kind {
+        EventType::StepStarted => {
+            br#"{"path":"a/b","name":"pay","occurrence":1,"idempotency_key":"k","input_digest":"d1","effects":"sandbox","input":{"n":1}}"#
+        }
+        EventType::StepCompleted => {
+            br#"{"step_id":"evt_00000000000000000000000000000004","value":null,"event_ids":["evt_00000000000000000000000000000005"]}"#
+        }
+        EventType::StepFailed => {
+            br#"{"step_id":"evt_00000000000000000000000000000004","error":{"code":"a.b","message":"c"},"failures":2,"partial":["x"],"event_ids":[]}"#
+        }
+        EventType::StepResolved => {
+            br#"{"step_id":"evt_00000000000000000000000000000004","as":"retry","reason":"doubt"}"#
+        }
+        _ => br#"{"text":"\u00e9"}"#,
     }
 }

@@ -68,3 +68,34 @@ pub struct OneArgs {
     #[command(flatten)]
     pub at: ServerArgs,
 }
+
+/// `longhaul session transcript`
+#[derive(Debug, Args)]
+pub struct TranscriptArgs {
+    /// The session.
+    pub session: String,
+    /// What compactions took out, instead of their summaries.
+    #[arg(long)]
+    pub full: bool,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}
+
+/// `longhaul session resume`
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// The session.
+    pub session: String,
+    /// What to say; a nudge to go on when left out.
+    pub prompt: Vec<String>,
+    /// From this checkpoint: the newest goes on in place, an older one in a fork.
+    #[arg(long, value_name = "CKPT")]
+    pub from: Option<String>,
+    /// Only if the session acts as this principal.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}

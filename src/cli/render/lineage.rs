@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{event, plain, short, text};
+use super::{event, plain, printable, short, text};
 
 /// A comparison: what is shared, then each side's own events.
 pub(crate) fn diff(d: &Value) -> String {
@@ -33,6 +33,35 @@ pub(crate) fn diff(d: &Value) -> String {
         }
     }
     out.join("\n")
+}
+
+/// A message: its place and role, then each part on a line of its own.
+pub(crate) fn message(m: &Value) -> String {
+    let seq = m.get("seq").and_then(Value::as_u64).unwrap_or(0);
+    let blocks = m.get("content").and_then(Value::as_array);
+    let mut out = vec![format!("{seq:>6}  {}", text(m, "role"))];
+    for block in blocks.into_iter().flatten() {
+        let value = |key: &str| printable(&plain(block.get(key)));
+        out.push(match text(block, "type") {
+            "text" => value("text"),
+            "summary" => format!("[summary] {}", value("text")),
+            "tool_use" => format!("-> {} {}", text(block, "name"), value("input")),
+            "tool_result" => {
+                let failed = block.get("is_error") == Some(&Value::Bool(true));
+                format!(
+                    "<- {}{}",
+                    if failed { "error: " } else { "" },
+                    value("output")
+                )
+            }
+            _ => format!(
+                "[{} {}]",
+                text(block, "event_type"),
+                text(block, "content_state")
+            ),
+        });
+    }
+    out.join("\n        ")
 }
 
 /// A family as a tree; the session that was asked for is marked.

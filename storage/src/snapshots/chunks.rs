@@ -25,17 +25,15 @@ const SAMPLE_BYTES: usize = 4 << 10;
 pub(super) const LEVEL_FIRST: i32 = -5;
 pub(super) const LEVEL_LATER: i32 = 1;
 
-/// Lengths of the chunks of one range of a file; their sum is the range's.
-pub(super) fn cut(data: &[u8], file_bytes: u64) -> Vec<usize> {
-    if data.is_empty() {
-        return Vec::new();
-    }
-    if file_bytes <= WHOLE_BYTES_MAX {
-        return vec![data.len()];
-    }
-    FastCDC::new(data, CUT_BYTES_MIN, CUT_BYTES_AVERAGE, CHUNK_BYTES_MAX)
-        .map(|chunk| chunk.length)
-        .collect()
+/// Lengths of the chunks of one range of a file; their sum is the range's. Found one at a time: what
+/// was looked through is then still at hand for its digest.
+pub(super) fn cut(data: &[u8], file_bytes: u64) -> impl Iterator<Item = usize> {
+    let whole = file_bytes <= WHOLE_BYTES_MAX;
+    let one = (whole && !data.is_empty()).then_some(data.len());
+    let cdc =
+        (!whole).then(|| FastCDC::new(data, CUT_BYTES_MIN, CUT_BYTES_AVERAGE, CHUNK_BYTES_MAX));
+    let more = cdc.into_iter().flatten().map(|chunk| chunk.length);
+    one.into_iter().chain(more)
 }
 
 /// The encoder of one thread.

@@ -81,13 +81,8 @@ async fn is_absent(server: &Server, session: &Value) {
 
 /// Sessions' rows and references to snapshots, once the server has ended.
 async fn rows_left(server: Server) -> (usize, usize) {
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    rows_in(&data)
+    let stopped = server.stop().await;
+    rows_in(&stopped.data)
 }
 
 fn rows_in(data: &Path) -> (usize, usize) {
@@ -148,7 +143,7 @@ async fn a_copy_is_adopted_once_and_its_maker_gets_the_first_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_fails_is_late_or_has_nobody_leaves_nothing() {
+async fn a_copy_that_fails_or_is_late_leaves_nothing() {
     let server = Server::start(&["forks.clone_s_max=1"]).await;
     let source = elsewhere(&server).await;
     let forking = fork(&server, &source);
@@ -190,13 +185,43 @@ async fn a_copy_that_fails_is_late_or_has_nobody_leaves_nothing() {
     let (status, _) = answer(&server, &nobody, "fail", json!({ "reason": "x" })).await;
     assert!([400, 404].contains(&status));
 
-    let runner = format!("/v1/runners/{}", source.runner);
-    server.must("DELETE", &runner, Value::Null).await;
-    let (status, why) = told(fork(&server, &source)).await;
+    assert_eq!(rows_left(server).await, (1, 1));
+}
+
+/// A fork of the checkpoint is refused, and leaves nothing; the checkpoint stays as it is.
+async fn nobody_can(server: &Server, source: &Elsewhere) {
+    let fork = format!("/v1/sessions/{}/fork", source.session);
+    let from = json!({ "from": { "checkpoint_id": source.checkpoint } });
+    let (status, why) = server.call("POST", &fork, from).await;
     assert_eq!(
         (status, &why["code"]),
         (409, &json!("runtime.no_eligible_runner"))
     );
+    let listed = server.get("/v1/sessions").await;
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
+    let own = checkpoints(server, &source.session).await;
+    assert_eq!(own.len(), 1);
+    let state = (&own[0]["snapshot"]["state"], &own[0]["rejected"]);
+    assert_eq!(state, (&json!("live"), &Value::Null), "it may come back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_runner_is_gone_is_out_of_reach() {
+    let mut server = Server::start(&[]).await;
+    let source = elsewhere(&server).await;
+    let other = json!({ "name": "other", "host_id": "there", "targets": ["*"], "capacity": 8 });
+    let other = id(&server.post("/v1/runners", other).await);
+    let heard = |runner: &str| format!("/v1/runners/{runner}/claims?wait_ms=1");
+    // Not heard of since the start; another of the same targets is, and does not help.
+    server.process.kill9().unwrap();
+    server.process.restart().await.unwrap();
+    let quiet = server.post(&heard(&other), json!({})).await;
+    assert_eq!(quiet["clones"], json!([]));
+    nobody_can(&server, &source).await;
+    // Gone for good.
+    let runner = format!("/v1/runners/{}", source.runner);
+    server.must("DELETE", &runner, Value::Null).await;
+    nobody_can(&server, &source).await;
     // Conversation can be forked without anybody.
     let path = format!("/v1/sessions/{}/fork", source.session);
     server

@@ -8,13 +8,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use longhaul::load::server::ServerProcess;
-use longhaul_actors::checkpoint::COLLECT_POINTS;
+use longhaul_actors::checkpoint::{COLLECT_POINTS, EXPIRY_POINTS};
 use longhaul_actors::rows;
 use longhaul_storage::fault::SNAPSHOT_POINTS;
 use longhaul_storage::{Log, Options, Order, PageLimit, RocksLog, read};
 use serde_json::{Value, json};
 
-use super::SETTINGS;
+use super::{Armed, SETTINGS, at_each, chosen};
 use crate::support::{Server, assert_whole, call, id, packs, spec};
 
 /// How long a point may take to be reached: some come only after several rounds.
@@ -26,11 +26,9 @@ const ELSEWHERE: &str = "snapshot::merged";
 fn points() -> Vec<&'static str> {
     let mut all = SNAPSHOT_POINTS.to_vec();
     all.extend(longhaul_actors::engine::checkpoint_fault_points());
-    all.retain(|p| *p != ELSEWHERE);
-    if let Ok(only) = std::env::var("POINT") {
-        all.retain(|p| p.starts_with(&only));
-    }
-    all
+    // Nothing here lives long enough for its time to be over.
+    all.retain(|p| *p != ELSEWHERE && !EXPIRY_POINTS.contains(p));
+    chosen(all)
 }
 
 /// Settings under which checkpoints come and go.
@@ -41,20 +39,7 @@ fn settings() -> Vec<&'static str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_every_point_of_a_checkpoints_life() {
-    let mut work = points().into_iter();
-    let mut running = tokio::task::JoinSet::new();
-    loop {
-        while running.len() < 4
-            && let Some(point) = work.next()
-        {
-            running.spawn(async move { (point, killed_at(point).await) });
-        }
-        let Some(done) = running.join_next().await else {
-            return;
-        };
-        let (point, reached) = done.unwrap();
-        assert!(reached, "{point} was never reached");
-    }
+    at_each(points(), killed_at).await;
 }
 
 /// What the work has come to: forks that were answered, and not erased since.
@@ -85,28 +70,17 @@ async fn killed_at(point: &'static str) -> bool {
         "2*off->"
     };
     let armed = format!("{point}={passes}return");
-    let spec = spec(&server.data, &settings, &[("FAILPOINTS", &armed)]);
-    let died = match ServerProcess::start(spec).await {
-        Err(_) => true,
-        Ok(mut process) => {
-            let until = tokio::time::Instant::now() + Duration::from_secs(REACHED_S_MAX);
-            while process.ended().unwrap().is_none() && tokio::time::Instant::now() < until {
-                // Stops where the server does.
-                work(&process.url(), &turns, &operated, &mut made).await;
-            }
-            process.ended().unwrap().is_some()
-        }
-    };
+    let mut process = Armed::start(&server.data, &settings, &armed, REACHED_S_MAX).await;
+    while let Some(url) = process.url() {
+        // Stops where the server does.
+        work(&url, &turns, &operated, &mut made).await;
+    }
+    let died = process.died();
     server.process.restart().await.unwrap();
     server.wait_status(&turns, &["idle"]).await;
     check(&server, &made, point).await;
-    let Server {
-        process,
-        data,
-        _folder,
-    } = server;
-    process.stop().await.unwrap();
-    collected(&data, &settings, point).await;
+    let stopped = server.stop().await;
+    collected(&stopped.data, &settings, point).await;
     died
 }
 
@@ -116,9 +90,8 @@ async fn work(url: &str, turns: &str, operated: &str, made: &mut Made) -> Option
     let n = made.round;
     let ask =
         async |method: &str, path: String, body: Value| call(url, method, &path, body).await.ok();
-    let said = json!({ "events": [{ "type": "user.message", "content":
-        { "text": format!("head -c 60000 /dev/urandom > r; echo {n} > k{n}; echo {n} > f") } }] });
-    ask("POST", format!("/v1/sessions/{turns}/events"), said).await?;
+    let command = format!("head -c 60000 /dev/urandom > r; echo {n} > k{n}; echo {n} > f");
+    say(url, turns, &command).await?;
     let text = BASE64.encode(format!("{n}\n"));
     let file = json!({ "runtime_id": operated, "path": "f", "content_base64": text });
     ask("POST", "/api/v1/runtimes/write-file".to_owned(), file).await?;
@@ -126,14 +99,7 @@ async fn work(url: &str, turns: &str, operated: &str, made: &mut Made) -> Option
     for verb in ["checkpoint", "pause", "resume"] {
         ask("POST", format!("/api/v1/runtimes/{verb}"), runtime.clone()).await?;
     }
-    let mut every = tokio::time::interval(Duration::from_millis(10));
-    loop {
-        every.tick().await;
-        let (_, shown) = ask("GET", format!("/v1/sessions/{turns}"), Value::Null).await?;
-        if shown["status"] == "idle" {
-            break;
-        }
-    }
+    idle(url, turns).await?;
     let listed = format!("/v1/sessions/{turns}/checkpoints");
     let (_, listed) = ask("GET", listed, Value::Null).await?;
     let listed = listed["checkpoints"].as_array()?.clone();
@@ -153,6 +119,26 @@ async fn work(url: &str, turns: &str, operated: &str, made: &mut Made) -> Option
         ask("POST", path, oldest).await?;
     }
     Some(())
+}
+
+/// A message of which a turn is made.
+pub(super) async fn say(url: &str, session: &str, command: &str) -> Option<()> {
+    let said = json!({ "events": [{ "type": "user.message", "content": { "text": command } }] });
+    let path = format!("/v1/sessions/{session}/events");
+    call(url, "POST", &path, said).await.ok().map(drop)
+}
+
+/// Waits for the turn's end, or the server's.
+pub(super) async fn idle(url: &str, session: &str) -> Option<()> {
+    let mut every = tokio::time::interval(Duration::from_millis(10));
+    let path = format!("/v1/sessions/{session}");
+    loop {
+        every.tick().await;
+        let (_, shown) = call(url, "GET", &path, Value::Null).await.ok()?;
+        if shown["status"] == "idle" {
+            return Some(());
+        }
+    }
 }
 
 /// Every session is whole, every answered fork is there, and every live checkpoint gives its disk.
@@ -192,20 +178,37 @@ async fn check(server: &Server, made: &Made, point: &str) {
         }
         for checkpoint in all.as_array().unwrap() {
             if checkpoint["snapshot"]["state"] == "live" {
-                restores(server, checkpoint, &log, point).await;
+                let text = disk(server, checkpoint).await.unwrap();
+                belongs(checkpoint, &text, &log, point);
             }
         }
     }
 }
 
-async fn restores(server: &Server, checkpoint: &Value, log: &[Value], point: &str) {
+/// What `f` holds on a checkpoint's disk, or the code of a refusal.
+pub(super) async fn disk(server: &Server, checkpoint: &Value) -> Result<String, String> {
+    let refused = |answer: &Value| Err(answer["code"].as_str().unwrap().to_owned());
     let body = json!({ "checkpoint_id": checkpoint["id"] });
-    let branch = server.post("/api/v1/runtimes/checkout", body).await;
-    let branch = branch["runtime"]["runtime_id"].as_str().unwrap().to_owned();
+    let (status, answer) = server.call("POST", "/api/v1/runtimes/checkout", body).await;
+    if status != 200 {
+        return refused(&answer);
+    }
+    let branch = answer["runtime"]["runtime_id"].as_str().unwrap().to_owned();
     let file = json!({ "runtime_id": branch, "path": "f" });
-    let read = server.post("/api/v1/runtimes/read-file", file).await;
-    let bytes = BASE64.decode(read["content_base64"].as_str().unwrap());
-    let text = String::from_utf8(bytes.unwrap()).unwrap();
+    let (status, answer) = server
+        .call("POST", "/api/v1/runtimes/read-file", file)
+        .await;
+    let path = format!("/v1/sessions/{branch}");
+    server.must("DELETE", &path, Value::Null).await;
+    if status != 200 {
+        return refused(&answer);
+    }
+    let bytes = BASE64.decode(answer["content_base64"].as_str().unwrap());
+    Ok(String::from_utf8(bytes.unwrap()).unwrap())
+}
+
+/// The text is that of the turn that the checkpoint ends.
+pub(super) fn belongs(checkpoint: &Value, text: &str, log: &[Value], point: &str) {
     let what = format!("{point}: {checkpoint}: {text:?}");
     assert!(text.trim().parse::<usize>().is_ok(), "{what}");
     if checkpoint["kind"] == "settle" {
@@ -222,15 +225,11 @@ async fn restores(server: &Server, checkpoint: &Value, log: &[Value], point: &st
             "{what} after {said}"
         );
     }
-    let close = json!({ "runtime_id": branch });
-    server.post("/api/v1/runtimes/close", close).await;
-    let path = format!("/v1/sessions/{branch}");
-    server.must("DELETE", &path, Value::Null).await;
 }
 
 /// After starts that collect, the packs on disk are those that rows name, and every reference is
 /// that of a listed checkpoint.
-async fn collected(data: &Path, settings: &[&str], point: &str) {
+pub(super) async fn collected(data: &Path, settings: &[&str], point: &str) {
     let mut seen = Vec::new();
     // A stop may come before the collection beside a start has ended.
     for _ in 0..10 {

@@ -26,6 +26,7 @@ const HISTORY: &[u8] = &[
     rows::HISTORY_INPUT,
     rows::HISTORY_TAKEN,
     rows::HISTORY_ITEM,
+    rows::HISTORY_STEP,
 ];
 /// Tables whose every row follows from a session's state.
 const DERIVED: &[u8] = &[

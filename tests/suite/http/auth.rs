@@ -32,6 +32,7 @@ async fn site() -> (Site, TempDir) {
     lines += &line("nothing", "default", &[], None);
     lines += &line("old", "default", &Scope::ALL, Some("2020-01-01T00:00:00Z"));
     lines += &line("foreign", OTHER, &Scope::ALL, None);
+    lines += &line("foreign run", OTHER, &[Scope::Run], None);
     std::fs::write(&path, lines).unwrap();
     let mut config = config();
     config.auth.tokens_file = Some(path);
@@ -252,5 +253,86 @@ async fn the_workspace_is_the_tokens() {
     site.get("/v1/sessions")
         .await
         .code(401, "auth.token_invalid");
+    site.close().await;
+}
+
+/// A runner with its token.
+async fn enrolled(site: &Site) -> (String, String) {
+    let enrolled = site.post("/v1/runners", runner()).await.must(201);
+    (
+        id(&enrolled),
+        enrolled["token"].as_str().unwrap().to_owned(),
+    )
+}
+
+/// A session whose disk is with this runner alone, and the checkpoint of it.
+async fn host_local(site: &mut Site, own: &(String, String)) -> (String, serde_json::Value) {
+    let session = site.session().await;
+    site.message(&session, "go").await;
+    act_as(site, &own.1);
+    let claim = site.claim(&own.0).await;
+    site.call(&claim, "ready", json!({})).await.must(200);
+    let snapshot =
+        json!({ "provider": "ext", "id": "bytes", "retention": "host_local", "bytes": 1 });
+    let taken = json!({ "snapshot": snapshot, "resume": { "kind": "rebuild_from_log" } });
+    let made = site.call(&claim, "checkpoint", taken).await.must(201);
+    let settle = json!({ "outcome": "succeeded" });
+    site.call(&claim, "settle", settle).await.must(200);
+    act_as(site, "all");
+    (session, made["checkpoint_id"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_answered_by_the_runner_that_was_asked_for_it() {
+    let (mut site, _folder) = site().await;
+    act_as(&mut site, "all");
+    let (own, other) = (enrolled(&site).await, enrolled(&site).await);
+    let (session, checkpoint) = host_local(&mut site, &own).await;
+    let fork = site
+        .request("POST", &format!("/v1/sessions/{session}/fork"))
+        .json(&json!({ "from": { "checkpoint_id": checkpoint } }));
+    let answers = [
+        ("adopt", json!({ "sandbox_ref": "theirs" })),
+        ("fail", json!({ "reason": "theirs" })),
+    ];
+    let answered = async {
+        act_as(&mut site, &own.1);
+        let polled = format!("/v1/runners/{}/claims?wait_ms=20000", own.0);
+        let clone = site.post(&polled, json!({})).await.must(200)["clones"][0].clone();
+        let path = |token: &serde_json::Value, verb: &str| {
+            format!("/v1/clones/{}/{verb}", token.as_str().unwrap())
+        };
+        let token = &clone["clone_token"];
+        for (bearer, status, code) in [
+            (&*other.1, 404, "clone.not_found"),
+            ("foreign run", 404, "clone.not_found"),
+            ("read", 403, "auth.scope_missing"),
+            ("wrong", 401, "auth.token_invalid"),
+        ] {
+            act_as(&mut site, bearer);
+            for (verb, body) in &answers {
+                let refused = site.post(&path(token, verb), body.clone()).await;
+                refused.code(status, code);
+            }
+        }
+        act_as(&mut site, &own.1);
+        let child = clone["child_session_id"].as_str().unwrap();
+        let unseen = site.get(&format!("/v1/sessions/{child}")).await;
+        unseen.code(404, "session.not_found");
+        let adopt = json!({ "sandbox_ref": "mine" });
+        site.post(&path(token, "adopt"), adopt).await.must(200);
+        child.to_owned()
+    };
+    let (forked, child) = tokio::join!(fork.send(), answered);
+    let forked = forked.unwrap();
+    assert_eq!(forked.status(), 201);
+    let forked: serde_json::Value = forked.json().await.unwrap();
+    assert_eq!(id(&forked), child);
+    // Its first run is for the one copy that was adopted.
+    act_as(&mut site, "all");
+    site.message(&child, "go").await;
+    act_as(&mut site, &own.1);
+    let claim = site.claim(&own.0).await;
+    assert_eq!(claim["resume"]["sandbox_ref"], "mine");
     site.close().await;
 }

@@ -10,6 +10,7 @@ use longhaul_storage::{
 };
 use serde_json::{Value, json};
 
+mod journal;
 mod runtimes;
 
 use super::kit::{Answer, Site, absent, config, external, id, runner};
@@ -70,6 +71,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "checkpoint.blob_too_large",
         "a call under a claim: tests of the engine",
+    ),
+    (
+        "journal.value_unavailable",
+        "needs a value that has gone: tests of the engine and of decisions",
     ),
     (
         "clone.not_found",
@@ -163,6 +168,7 @@ async fn every_code_is_provoked() {
     sessions(&mut seen).await;
     runs(&mut seen).await;
     limits(&mut seen).await;
+    journal::provoke(&mut seen).await;
     runtimes::provoke(&mut seen).await;
     faults(&mut seen).await;
     let elsewhere: BTreeSet<String> = ELSEWHERE.iter().map(|(c, _)| (*c).to_owned()).collect();

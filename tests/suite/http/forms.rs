@@ -13,15 +13,15 @@ async fn the_frameworks_own_errors_have_the_one_form() {
     site.get("/v1/sessions/")
         .await
         .code(404, "request.route_unknown");
-    for later in ["resume", "budget"] {
+    for later in ["nothing", "budgets"] {
         let path = format!("/v1/sessions/{}/{later}", absent("sess_"));
         site.post(&path, json!({}))
             .await
             .code(404, "request.route_unknown");
     }
-    let path = format!("/v1/sessions/{}/transcript", absent("sess_"));
+    let path = format!("/v1/sessions/{}/unknown", absent("sess_"));
     site.get(&path).await.code(404, "request.route_unknown");
-    for later in ["steps", "nothing"] {
+    for later in ["step", "nothing"] {
         let path = format!("/v1/claims/{}/{later}", absent("clm_"));
         site.post(&path, json!({}))
             .await

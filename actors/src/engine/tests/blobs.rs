@@ -177,6 +177,7 @@ fn a_fork_has_its_own_copy() {
                 selector: Selector::CheckpointId(checkpoint),
                 principal: None,
                 metadata: None,
+                prompt: None,
             };
             engine.fork(ask).await
         });

@@ -100,6 +100,7 @@ fn a_fork_of_what_was_read_before_it_expired_is_not_made() {
             selector: Selector::Head,
             principal: None,
             metadata: None,
+            prompt: None,
             checkpoint: None,
         };
         let refused = b.ask(child, Command::Fork(Box::new(late))).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::kit::{Boxed, WS, author, check, config, count, query, request, run};
 use crate::code::Code;
 use crate::engine::ForkRequest;
-use crate::ids::{EventId, SessionId};
+use crate::ids::{ClaimToken, EventId, SessionId};
 use crate::session::command::{Command, ReceiptKey, Request};
 use crate::session::payload::{Selector, WorkspaceRef};
 
@@ -16,6 +16,7 @@ pub(super) fn fork_of(source: SessionId, selector: Selector) -> ForkRequest {
         selector,
         principal: None,
         metadata: None,
+        prompt: None,
     }
 }
 
@@ -115,20 +116,26 @@ fn a_chain_of_a_hundred_forks_reads_as_one_log() {
     });
 }
 
+/// Parks the run on a question, whose id is given.
+async fn parked(b: &Boxed, token: ClaimToken, compute: &str) -> Value {
+    let question = json!({"type": "agent.question", "content": {"text": "?"}});
+    let asked = b
+        .call(token, "events", json!({"events": [question]}))
+        .await
+        .expect("events");
+    let question = asked["events"][0]["id"].clone();
+    let on = json!([{"question_id": question}]);
+    let park = json!({"waiting_on": on, "compute": compute});
+    b.call(token, "park", park).await.expect("park");
+    question
+}
+
 #[test]
 fn a_fork_is_the_same_after_a_restart() {
     run(async {
         let b = Boxed::new(config());
         let (source, token) = b.running().await;
-        let question = json!({"type": "agent.question", "content": {"text": "?"}});
-        let asked = b
-            .call(token, "events", json!({"events": [question]}))
-            .await
-            .expect("events");
-        let question = asked["events"][0]["id"].clone();
-        let on = json!([{"question_id": question}]);
-        let park = json!({"waiting_on": on, "compute": "held"});
-        b.call(token, "park", park).await.expect("park");
+        let question = parked(&b, token, "held").await;
         let child = fork(&b, source, Selector::Head).await;
         let before = b.engine.state(WS, child).await.expect("state");
         let b = b.restart(config()).await;
@@ -153,15 +160,7 @@ fn an_answer_after_the_boundary_is_open_again_in_the_child() {
     run(async {
         let b = Boxed::new(config());
         let (source, token) = b.running().await;
-        let question = json!({"type": "agent.question", "content": {}});
-        let asked = b
-            .call(token, "events", json!({"events": [question]}))
-            .await
-            .expect("events");
-        let question = asked["events"][0]["id"].clone();
-        let on = json!([{"question_id": question}]);
-        let park = json!({"waiting_on": on, "compute": "released"});
-        b.call(token, "park", park).await.expect("park");
+        let question = parked(&b, token, "released").await;
         let parked = events(&b, source).await.len() as u64;
         let answer = json!({"question_id": question, "dismissed": true});
         b.submit(source, "user.question_answer", answer.clone())

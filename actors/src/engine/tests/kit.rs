@@ -45,6 +45,8 @@ pub(super) struct BoxedLog {
     faults: Mutex<VecDeque<Fault>>,
     held: Mutex<Option<Vec<Held>>>,
     pub(super) appends: AtomicUsize,
+    /// How often something was read.
+    pub(super) views: AtomicUsize,
 }
 
 impl BoxedLog {
@@ -54,6 +56,7 @@ impl BoxedLog {
             faults: Mutex::default(),
             held: Mutex::new(None),
             appends: AtomicUsize::new(0),
+            views: AtomicUsize::new(0),
         })
     }
 
@@ -104,6 +107,7 @@ impl Log for BoxedLog {
     }
 
     fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError> {
+        self.views.fetch_add(1, Ordering::SeqCst);
         self.inner.view(f)
     }
 

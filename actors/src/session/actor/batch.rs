@@ -364,6 +364,8 @@ impl SessionActor {
             longhaul_storage::fault::point("fork::before_commit");
         } else if keeps(&d.events) {
             longhaul_storage::fault::point("checkpoint::before_commit");
+        } else if lets_go(&d.events) {
+            longhaul_storage::fault::point("expiry::before_commit");
         }
         let started = self.inner.timer.now();
         let pending = self.inner.log.append(write);
@@ -426,6 +428,13 @@ pub(super) fn keeps(events: &[NewEvent]) -> bool {
     events
         .iter()
         .any(|new| matches!(new.event.body, Body::CheckpointCreated(_)))
+}
+
+/// Whether a checkpoint's time is over.
+pub(super) fn lets_go(events: &[NewEvent]) -> bool {
+    events
+        .iter()
+        .any(|new| matches!(new.event.body, Body::CheckpointExpired(_)))
 }
 
 /// Whether rows that follow from the state may change with this event. What agents write, steps,

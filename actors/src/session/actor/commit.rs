@@ -11,7 +11,7 @@ use bytes::Bytes;
 use longhaul_storage::{AppendError, Appended, PageLimit, Pending, StreamId};
 
 use super::SessionActor;
-use super::batch::keeps;
+use super::batch::{keeps, lets_go};
 use super::lookup::envelopes;
 use super::steps::results;
 use crate::code::{Code, Rejection};
@@ -169,6 +169,8 @@ impl SessionActor {
             longhaul_storage::fault::point("fork::after_commit");
         } else if keeps(&flight.events) {
             longhaul_storage::fault::point("checkpoint::after_commit");
+        } else if lets_go(&flight.events) {
+            longhaul_storage::fault::point("expiry::after_commit");
         }
         match flight.forked {
             Some(state) => self.committed = *state,

@@ -245,6 +245,17 @@ pub(super) fn write_one(draft: &mut Draft<'_>, input: &Input) -> Result<EventId,
             let recorded = usage_recorded(*usage, &input.content);
             draft.emit_input(input, emit, Body::UsageRecorded(recorded))
         }
+        Ask::Compact { through_seq } => {
+            let from = draft.state().compacted.map_or(0, |c| c.through_seq);
+            let last = draft.last_seq();
+            if *through_seq <= from || *through_seq > last {
+                let detail = format!("`through_seq` is above {from} and at most {last}");
+                return Err(Rejection::new(Code::FieldInvalid, detail));
+            }
+            // In the header, because the content may go.
+            let label = Some(through_seq.to_string());
+            draft.emit_input(input, Emit { label, ..emit }, Body::Opaque)
+        }
         _ => draft.emit_input(input, emit, Body::Opaque),
     })
 }

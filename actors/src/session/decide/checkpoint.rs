@@ -65,14 +65,10 @@ pub(super) fn add(
     let created = CheckpointCreated {
         checkpoint_id: id,
         kind: stands.kind,
-        run_id: stands.run.map(|r| r.id),
+        run_id: None,
         parent_checkpoint_id: parent,
         through_sequence: stands.through.seq,
         through_event_id: stands.through.id,
-        harness_revision: about.pin.harness_revision,
-        sandbox_profile_revision: about.pin.sandbox_profile_revision,
-        agent_deployment: about.pin.agent_deployment,
-        agent_deployment_revision_number: about.pin.agent_deployment_revision_number,
         name: new.name.clone(),
         metadata_json: new.metadata_json.clone(),
         turn: stands.turn,
@@ -80,7 +76,6 @@ pub(super) fn add(
         cursor: new.cursor.clone(),
         resume: new.resume.clone(),
         snapshot: snapshot.clone(),
-        generation: 0,
         expires_at_ms: now_ms.saturating_add(ttl_ms),
     };
     let key = SnapshotKey::of(about.workspace, &snapshot);
@@ -255,12 +250,10 @@ pub(super) fn pin(
         );
         // One that is counted again goes when the next one comes, not before it can be shown.
     }
-    let id = draft.base().id;
-    let shown = draft
-        .state()
-        .checkpoints
-        .find(command.checkpoint)
-        .map_or(Value::Null, |c| c.json(id));
+    let state = draft.state();
+    let pin = state.about.as_ref().map(|about| &about.pin);
+    let found = state.checkpoints.find(command.checkpoint);
+    let shown = found.map_or(Value::Null, |c| c.json(state.id, pin));
     Ok(draft.done_for(&command.request, Reply::json(200, &shown)))
 }
 
@@ -275,15 +268,22 @@ pub(super) fn find(state: &State, id: CheckpointId) -> Result<&Checkpoint, Rejec
     })
 }
 
-/// Says of every checkpoint whose time is over that it is, and of the one created at `due`
-/// whatever the wall clock says.
+/// Most checkpoints whose end is said in one commit: the timer of the next one is due at once.
+const EXPIRED_MAX: usize = 100;
+
+/// Says of the checkpoints whose time is over that it is, and of the one created at `due` whatever
+/// the wall clock says.
 pub(super) fn expire(draft: &mut Draft<'_>, due: Option<u64>) {
     let now_ms = draft.env.now_ms;
     let over = |c: &&Arc<Checkpoint>| c.holds_bytes() && (c.is_over(now_ms) || due == Some(c.seq));
     let listed = draft.state().checkpoints.0.values();
+    let mut listed: Vec<_> = listed.filter(over).collect();
+    // As the timers have it: the one that is due comes first.
+    listed.sort_unstable_by_key(|c| (c.created.expires_at_ms, c.seq));
     let ids: Vec<CheckpointId> = listed
-        .filter(over)
+        .into_iter()
         .map(|c| c.created.checkpoint_id)
+        .take(EXPIRED_MAX)
         .collect();
     for checkpoint_id in ids {
         drop_blob(draft, checkpoint_id);

@@ -1,7 +1,7 @@
 //! A session that starts as a copy of another one's past.
 
 use super::draft::{Draft, Emit};
-use super::{people, turn};
+use super::{people, resume, turn};
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, SessionId};
 use crate::session::checkpoints::SnapshotKey;
@@ -71,7 +71,13 @@ pub(super) fn fork(mut draft: Draft<'_>, facts: &Facts, f: &Fork) -> Result<Deci
     }
     come_to_rest(&mut draft)?;
     people::note_creation(&mut draft, &f.request);
-    let reply = people::shown(&mut draft, 201);
+    let reply = match &f.prompt {
+        Some(prompt) => {
+            let said = resume::say(&mut draft, &f.request, prompt)?;
+            resume::resumed(&draft, said, true)
+        }
+        None => people::shown(&mut draft, 201),
+    };
     Ok(draft.done_for(&f.request, reply))
 }
 
@@ -89,7 +95,6 @@ fn checkpoint(draft: &mut Draft<'_>, disk: &ForkedDisk) {
         checkpoint_id: CheckpointId(draft.env.uuid()),
         kind: CheckpointKind::Fork,
         parent_checkpoint_id: Some(source.checkpoint_id),
-        generation: 0,
         ..source.clone()
     };
     if let Some(about) = &draft.base().about {

@@ -275,14 +275,10 @@ fn accept(
     let emit = Emit::by(request.author.clone(), None);
     match &input.ask {
         Ask::Message => {
-            let max = draft.env.limits.untaken_inputs_max;
-            if draft.state().untaken_count() >= max {
-                let r = Rejection::new(Code::UntakenInputs, format!("{max} messages wait"));
-                return Err(r.with("inputs_max", max));
-            }
+            room_for_message(draft)?;
             let id = draft.emit_input(input, emit, Body::Opaque);
             draft.caused_by(Cause::Event(id));
-            turn::start_for(draft, id)?;
+            turn::start_for(draft, id, None)?;
             Ok(id)
         }
         Ask::Interrupt => {
@@ -304,10 +300,20 @@ fn accept(
             };
             answer(draft, facts, request, input, said)
         }
-        Ask::Record | Ask::Open | Ask::ToolResult { .. } | Ask::Usage(_) => {
+        Ask::Record | Ask::Open | Ask::ToolResult { .. } | Ask::Usage(_) | Ask::Compact { .. } => {
             Ok(draft.emit_input(input, emit, Body::Opaque))
         }
     }
+}
+
+/// Refuses more messages than may wait.
+pub(super) fn room_for_message(draft: &mut Draft<'_>) -> Result<(), Rejection> {
+    let max = draft.env.limits.untaken_inputs_max;
+    if draft.state().untaken_count() >= max {
+        let r = Rejection::new(Code::UntakenInputs, format!("{max} messages wait"));
+        return Err(r.with("inputs_max", max));
+    }
+    Ok(())
 }
 
 fn interrupt(draft: &mut Draft<'_>, request: &Request) -> Result<(), Rejection> {

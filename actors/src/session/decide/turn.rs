@@ -60,8 +60,13 @@ pub(super) fn queue_message(draft: &mut Draft<'_>, first: Option<EventId>) {
     queue(draft, trigger, None);
 }
 
-/// Starts a run for a message, unless one is live or the session is paused.
-pub(super) fn start_for(draft: &mut Draft<'_>, message: EventId) -> Result<(), Rejection> {
+/// Starts a run for a message, unless one is live or the session is paused. It may go on with the
+/// run before it.
+pub(super) fn start_for(
+    draft: &mut Draft<'_>,
+    message: EventId,
+    continues: Option<RunId>,
+) -> Result<(), Rejection> {
     let state = draft.state();
     if state.run.is_some() || !matches!(state.status, Status::Pending | Status::Idle) {
         return Ok(());
@@ -73,7 +78,7 @@ pub(super) fn start_for(draft: &mut Draft<'_>, message: EventId) -> Result<(), R
             kind: TriggerKind::Message,
             event_id: Some(message),
         },
-        None,
+        continues,
     );
     Ok(())
 }

@@ -18,6 +18,13 @@ struct ToolResult {
 }
 
 #[derive(Deserialize)]
+struct Compacted {
+    #[serde(rename = "summary")]
+    _summary: String,
+    through_seq: u64,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UsageContent {
     #[serde(default)]
@@ -68,6 +75,12 @@ pub(super) fn ask(kind: EventType, content: &str) -> Result<Ask, Rejection> {
         }
         EventType::UsageRecorded => {
             typed::<UsageContent>(content.as_bytes()).map(|u| Ask::Usage(u.into()))
+        }
+        EventType::AgentContextCompacted => {
+            let compacted: Compacted = typed(content.as_bytes())?;
+            Ok(Ask::Compact {
+                through_seq: compacted.through_seq,
+            })
         }
         _ => Ok(RECORD),
     }

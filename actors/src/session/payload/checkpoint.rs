@@ -4,9 +4,7 @@ use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::Usage;
-use crate::ids::{
-    CheckpointId, DeploymentId, EventId, HarnessRevision, RunId, RunnerId, SandboxRevision,
-};
+use crate::ids::{CheckpointId, EventId, RunId, RunnerId};
 
 /// What a checkpoint was taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
@@ -46,7 +44,7 @@ pub struct SnapshotRef {
     /// Who can reach it.
     pub retention: Retention,
     /// Who took it, or holds it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner_id: Option<RunnerId>,
     /// Bytes of the disk it holds (not of what it costs).
     pub bytes: u64,
@@ -70,37 +68,39 @@ pub enum ResumeFrom {
     },
 }
 
-/// `checkpoint.created`.
+/// `checkpoint.created`. One is written every turn: what is empty is left out, and so is what
+/// `session.created` says once for all of them (the agent's revisions), or its own event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 #[expect(missing_docs, reason = "the wire names say it")]
 pub struct CheckpointCreated {
     pub checkpoint_id: CheckpointId,
     pub kind: CheckpointKind,
-    #[serde(default)]
+    /// The run it was taken in, where that is not the event's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_checkpoint_id: Option<CheckpointId>,
     /// What it holds of the conversation: everything up to this position.
     pub through_sequence: u64,
     pub through_event_id: EventId,
-    pub harness_revision: HarnessRevision,
-    pub sandbox_profile_revision: SandboxRevision,
-    pub agent_deployment: DeploymentId,
-    pub agent_deployment_revision_number: u32,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Caller's pairs: a JSON object, as text.
-    #[serde(with = "json_text", rename = "metadata")]
+    #[serde(
+        default = "json_text::empty",
+        skip_serializing_if = "json_text::is_empty",
+        with = "json_text",
+        rename = "metadata"
+    )]
     pub metadata_json: String,
     /// Turns settled so far.
     pub turn: u64,
+    #[serde(default, skip_serializing_if = "Usage::is_none")]
     pub cumulative_usage: Usage,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     pub resume: ResumeFrom,
     pub snapshot: SnapshotRef,
-    /// How often the disk had been changed by runtime operations before the snapshot.
-    pub generation: u64,
     #[serde(rename = "expires_at", with = "crate::time::wire")]
     pub expires_at_ms: i64,
 }
@@ -158,6 +158,16 @@ pub struct CheckpointDeleted {
 mod json_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;
+
+    const EMPTY: &str = "{}";
+
+    pub(super) fn empty() -> String {
+        EMPTY.to_owned()
+    }
+
+    pub(super) fn is_empty(text: &str) -> bool {
+        text == EMPTY
+    }
 
     pub(super) fn serialize<S: Serializer>(text: &str, s: S) -> Result<S::Ok, S::Error> {
         let value: Value = serde_json::from_str(text).map_err(serde::ser::Error::custom)?;

@@ -36,6 +36,11 @@ impl From<Usage> for UsageRecorded {
 }
 
 impl Usage {
+    /// Whether nothing was spent.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The sum; saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

@@ -214,9 +214,7 @@ fn a_pin_keeps_ranges_too() {
 
 #[test]
 fn content_that_was_reclaimed_and_comes_back_is_stored_again() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     fs::write(tree.join("stays"), bytes(20_000, 1)).unwrap();
     fs::write(tree.join("returns"), bytes(50_000, 2)).unwrap();
     let mut cache = StatCache::new();

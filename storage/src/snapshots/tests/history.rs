@@ -110,9 +110,7 @@ fn packs(live: &[(Manifest, Look)]) -> HashSet<PackId> {
 }
 
 fn run(edits: &[Edit]) {
-    let mut place = Place::new();
-    let mut tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, mut tree) = Place::with_tree();
     let mut cache = StatCache::new();
     let mut live: Vec<(Manifest, Look)> = Vec::new();
     let mut parent: Option<Manifest> = None;

@@ -5,7 +5,7 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::format::chunk;
-use super::kit::{Place, bytes, look, odd_tree, refused, text};
+use super::kit::{Place, bytes, look, refused, text};
 use crate::snapshots::pack::{self, Codec, Slot};
 use crate::snapshots::tree::{Entry, FileNode, Node, Piece, Time, Tree};
 use crate::snapshots::{Id, Manifest, PackId, SnapshotError, StatCache};
@@ -262,9 +262,7 @@ fn a_tree_that_doubles_at_each_level_is_stopped() {
 
 #[test]
 fn every_changed_byte_of_a_pack_is_an_error_or_harmless() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     fs::write(tree.join("text"), text(3_000, 1)).unwrap();
     fs::write(tree.join("noise"), bytes(500, 2)).unwrap();
     fs::create_dir(tree.join("d")).unwrap();
@@ -329,9 +327,7 @@ fn replace(path: &std::path::Path, bytes: &[u8]) {
 
 #[test]
 fn a_pack_under_another_name_is_refused() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let first = place.first(&tree);
     let other = place.pack();
     let to = place.pack_path(other);
@@ -347,9 +343,7 @@ fn a_pack_under_another_name_is_refused() {
 
 #[test]
 fn a_manifest_that_lies_is_refused() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let good = place.first(&tree);
     let other = PackId([0xee; 16]);
     let lies = [

@@ -33,6 +33,22 @@ impl Place {
         place
     }
 
+    /// With a tree that has one of everything.
+    pub(super) fn with_odd_tree() -> (Self, PathBuf) {
+        let mut place = Self::new();
+        let tree = place.fresh();
+        odd_tree(&tree);
+        (place, tree)
+    }
+
+    /// With an empty tree.
+    pub(super) fn with_tree() -> (Self, PathBuf) {
+        let mut place = Self::new();
+        let tree = place.fresh();
+        fs::create_dir(&tree).unwrap();
+        (place, tree)
+    }
+
     /// Lets go of the store, as a process that ends, and opens it again.
     pub(super) fn open(&mut self) {
         self.store = None;

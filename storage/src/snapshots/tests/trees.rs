@@ -5,14 +5,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use super::kit::{Place, bytes, look, odd_tree, refused, set_mode, set_mtime, text};
+use super::kit::{Place, bytes, look, refused, set_mode, set_mtime, text};
 use crate::snapshots::{SkipReason, SnapshotError, StatCache};
 
 #[test]
 fn a_tree_with_one_of_everything_comes_back() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let before = look(&tree);
     let taken = place.take(&tree, None, &mut StatCache::new());
     assert!(taken.skipped.is_empty() && !taken.unchanged);
@@ -39,9 +37,7 @@ fn a_tree_with_one_of_everything_comes_back() {
 
 #[test]
 fn the_root_of_a_restored_tree_is_the_same() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let first = place.first(&tree);
     let restored = place.restore(&first);
     let again = place.take(&restored, Some(&first), &mut StatCache::new());
@@ -54,9 +50,7 @@ fn the_root_of_a_restored_tree_is_the_same() {
 
 #[test]
 fn what_did_not_change_is_neither_read_nor_written() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let first = place.first(&tree);
     let into = place.fresh();
     let mut cache = place.store().restore(&first, &into).unwrap();
@@ -83,9 +77,7 @@ fn what_did_not_change_is_neither_read_nor_written() {
 
 #[test]
 fn an_edit_that_hides_its_time_is_seen() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     let file = tree.join("file");
     fs::write(&file, b"aaaa").unwrap();
     set_mtime(&file, 1_600_000_000_000_000_000);
@@ -114,9 +106,7 @@ fn an_edit_that_hides_its_time_is_seen() {
 
 #[test]
 fn a_cache_of_another_snapshot_does_no_harm() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let first = place.first(&tree);
     let into = place.fresh();
     let mut cache = place.store().restore(&first, &into).unwrap();
@@ -132,9 +122,7 @@ fn a_cache_of_another_snapshot_does_no_harm() {
 
 #[test]
 fn entries_turn_into_others() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let mut cache = StatCache::new();
     let first = place.take(&tree, None, &mut cache).release();
     let before = look(&tree);
@@ -158,9 +146,7 @@ fn entries_turn_into_others() {
 
 #[test]
 fn a_subtree_that_becomes_the_root_needs_no_pack() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let first = place.first(&tree);
     let seen = look(&tree.join("a"));
     let inner = place.take(&tree.join("a"), Some(&first), &mut StatCache::new());
@@ -174,9 +160,7 @@ fn a_subtree_that_becomes_the_root_needs_no_pack() {
 
 #[test]
 fn big_files_share_what_did_not_change() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     let file = tree.join("data");
     fs::write(&file, [bytes(20 << 20, 7), text(15 << 20, 8)].concat()).unwrap();
     let mut cache = StatCache::new();
@@ -200,9 +184,7 @@ fn big_files_share_what_did_not_change() {
 
 #[test]
 fn restores_snapshots_and_collections_run_beside_each_other() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let seen = look(&tree);
     let first = place.first(&tree);
     let (store, folder) = (place.store().clone(), place.folder.path().to_owned());
@@ -239,9 +221,7 @@ fn restores_snapshots_and_collections_run_beside_each_other() {
 
 #[test]
 fn what_is_no_file_is_skipped_and_named() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     fs::write(tree.join("file"), b"x").unwrap();
     let _socket = UnixListener::bind(tree.join("socket")).unwrap();
     let taken = place.take(&tree, None, &mut StatCache::new());
@@ -257,9 +237,7 @@ fn what_is_no_file_is_skipped_and_named() {
 
 #[test]
 fn bits_that_give_rights_are_dropped() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    fs::create_dir(&tree).unwrap();
+    let (mut place, tree) = Place::with_tree();
     fs::write(tree.join("su"), b"x").unwrap();
     set_mode(&tree.join("su"), 0o6755);
     let manifest = place.first(&tree);
@@ -270,9 +248,7 @@ fn bits_that_give_rights_are_dropped() {
 
 #[test]
 fn limits_are_limits() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let manifest = place.first(&tree);
     let folder = place.folder.path().join("small");
     let open = |entries_max, bytes_max| {
@@ -329,9 +305,7 @@ fn limits_are_limits() {
 
 #[test]
 fn a_destination_that_exists_is_left_alone() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let manifest = place.first(&tree);
     let into = place.fresh();
     fs::create_dir(&into).unwrap();
@@ -348,9 +322,7 @@ fn a_destination_that_exists_is_left_alone() {
 
 #[test]
 fn a_pack_id_is_used_once() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let pack = place.pack();
     let first = place
         .store()
@@ -368,9 +340,7 @@ fn a_pack_id_is_used_once() {
 
 #[test]
 fn a_pack_that_is_missing_is_gone() {
-    let mut place = Place::new();
-    let tree = place.fresh();
-    odd_tree(&tree);
+    let (mut place, tree) = Place::with_odd_tree();
     let mut cache = StatCache::new();
     let first = place.take(&tree, None, &mut cache).release();
     fs::write(tree.join("plain"), b"new").unwrap();
