@@ -7,6 +7,7 @@ pub mod cli;
 pub mod config;
 pub mod error;
 pub mod handle;
+pub mod journal;
 pub mod load;
 pub mod messages;
 pub mod model;

@@ -20,6 +20,7 @@ pub mod http;
 mod inprocess;
 mod keep;
 pub mod protocol;
+pub(crate) mod queue;
 pub mod remote;
 pub mod sandbox;
 pub mod settings;
@@ -28,7 +29,7 @@ mod transcript;
 pub mod worker;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use attempt::{Attempt, Compute, Parked};
 pub use futures_util::future::BoxFuture;

@@ -1,7 +1,7 @@
 //! One attempt: what a harness works with, and the way from claim to settlement.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -19,6 +19,7 @@ use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, EventsPage, EventsQ
 use super::sandbox::{Sandbox, SandboxError, SandboxRequest};
 use super::settings::RunnerConfig;
 use super::worker::Registry;
+use crate::journal::Core;
 
 /// Pause before a page of the log is asked for again.
 const READ_RETRY: Duration = Duration::from_millis(250);
@@ -45,7 +46,7 @@ pub enum Compute {
 #[derive(Debug)]
 pub struct Attempt {
     pub(super) claim: Claim,
-    pub(super) calls: Calls,
+    pub(super) calls: Arc<Calls>,
     pub(super) sandbox: Arc<dyn Sandbox>,
     pub(super) api: Arc<dyn ClaimApi>,
     pub(super) door: Door,
@@ -53,6 +54,7 @@ pub struct Attempt {
     /// Whether its sandbox gives snapshots.
     pub(super) snapshots: bool,
     ready: OnceCell<()>,
+    journal: OnceLock<Arc<Core>>,
 }
 
 impl Attempt {
@@ -74,6 +76,15 @@ impl Attempt {
     /// The runner's settings.
     pub fn config(&self) -> &RunnerConfig {
         &self.config
+    }
+
+    /// What all its journals share.
+    pub(crate) fn journal(&self) -> &Arc<Core> {
+        let make = || {
+            let (calls, api) = (Arc::clone(&self.calls), Arc::clone(&self.api));
+            Arc::new(Core::new(&self.claim, calls, api, self.door.clone()))
+        };
+        self.journal.get_or_init(make)
     }
 
     /// Says that the harness is ready. Only the first call does.
@@ -178,18 +189,31 @@ impl Attempt {
     /// # Errors
     /// See [`Failure`].
     pub async fn page(&self, query: EventsQuery) -> Result<EventsPage, Failure> {
-        loop {
-            match self.api.events(query.clone()).await {
-                Ok(page) => return Ok(page),
-                Err(e) if e.is_transient() => {
-                    // Bounded by the claim: when it is lost, this future is dropped.
-                    self.door
-                        .clock
-                        .sleep_until(self.door.clock.mono() + READ_RETRY)
-                        .await;
-                }
-                Err(e) => return Err(Failure::run("harness.log_unreadable", e.to_string())),
+        read_page(&*self.api, &self.door, query)
+            .await
+            .map_err(|e| match e {
+                CallError::Lost(reason) => Failure::Lost(reason),
+                CallError::Refused(_) => Failure::run("harness.log_unreadable", e.to_string()),
+            })
+    }
+}
+
+/// A page of a log. Asks again while the server cannot be reached.
+pub(crate) async fn read_page(
+    api: &dyn ClaimApi,
+    door: &Door,
+    query: EventsQuery,
+) -> Result<EventsPage, CallError> {
+    loop {
+        match api.events(query.clone()).await {
+            Ok(page) => return Ok(page),
+            Err(e) if e.is_transient() => {
+                // Bounded by the claim: when it is lost, this future is dropped.
+                let again = door.clock.mono() + READ_RETRY;
+                door.clock.sleep_until(again).await;
             }
+            Err(ApiError::Refused(problem)) => return Err(CallError::Refused(problem)),
+            Err(ApiError::Unreachable(why)) => return Err(CallError::Lost(why)),
         }
     }
 }
@@ -220,7 +244,11 @@ pub(super) async fn drive(shared: Arc<Shared>, claim: Claim, stop: watch::Receiv
 }
 
 async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<bool>) {
-    let calls = Calls::new(Arc::clone(&shared.api), shared.door.clone(), &claim);
+    let calls = Arc::new(Calls::new(
+        Arc::clone(&shared.api),
+        shared.door.clone(),
+        &claim,
+    ));
     let prepared = match prepare(&shared, &claim).await {
         Ok(prepared) => prepared,
         Err(Unprepared::Failure(failure)) => return say_failure(&calls, failure).await,
@@ -242,6 +270,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         config: Arc::clone(&shared.config),
         snapshots,
         ready: OnceCell::new(),
+        journal: OnceLock::new(),
     };
     if attempt.claim.is_attached() {
         if keeps && attempt.sandbox.is_dirty() {
@@ -251,6 +280,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         attempt.sandbox.attach_to(None);
     }
     let end = work(&*harness, &attempt, stop).await;
+    let end = kept_first(&attempt.calls, end).await;
     let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));
     // The claim is kept alive while the files are kept and the sandbox goes; the run settles only
     // after it is gone.
@@ -406,6 +436,30 @@ async fn work(
         reason = attempt.calls.lost() => Err(Failure::Lost(reason)),
         _ = stop.wait_for(|stop| *stop) => Ok(End::Release),
         () = attempt.calls.keep_alive() => Err(Failure::Lost("unreachable".to_owned())),
+        () = attempt.calls.queue().pump(&attempt.calls) => Err(Failure::Lost("unreachable".to_owned())),
+    }
+}
+
+/// What was said of its steps is durable before the attempt ends; a run whose steps could not be
+/// kept has not succeeded.
+async fn kept_first(calls: &Calls, end: Result<End, Failure>) -> Result<End, Failure> {
+    if matches!(end, Err(Failure::Lost(_))) {
+        return end;
+    }
+    let flushed = tokio::select! {
+        flushed = calls.queue().flush() => flushed,
+        () = calls.keep_alive() => Ok(()),
+        () = calls.queue().pump(calls) => Ok(()),
+    };
+    match (flushed, end) {
+        (Err(CallError::Refused(problem)), Ok(End::Settle(_))) => Err(Failure::run(
+            &problem.code,
+            format!("a step's result was refused: {}", problem.detail),
+        )),
+        (Err(CallError::Lost(reason)), Ok(End::Settle(_)) | Err(Failure::Run { .. })) => {
+            Err(Failure::Lost(reason))
+        }
+        (_, end) => end,
     }
 }
 
@@ -428,6 +482,7 @@ async fn say_failure(calls: &Calls, failure: Failure) {
 async fn say_failure_with(calls: &Calls, failure: Failure, kept: Option<SettleCheckpoint>) {
     match failure {
         Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
+        Failure::Parked => {}
         Failure::Run { code, message } => {
             // The message may quote the conversation: it is in the log of the session.
             tracing::info!(code, "the run failed");

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use longhaul_actors::env::Door;
 use longhaul_actors::session::command::SettleCheckpoint;
+use longhaul_actors::session::step::{StepOp, StepResult};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Mutex, watch};
 
 use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, Problem};
+use super::queue::StepQueue;
 
 /// First pause before a call is repeated.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -43,6 +45,8 @@ pub struct Calls {
     /// When the server last accepted a call, monotonic milliseconds.
     accepted_ms: AtomicU64,
     lost: watch::Sender<Option<String>>,
+    /// What is said of the run's steps; every numbered call waits behind it.
+    queue: StepQueue,
 }
 
 impl Calls {
@@ -58,7 +62,13 @@ impl Calls {
             last_n: Mutex::new(0),
             accepted_ms,
             lost: watch::Sender::new(None),
+            queue: StepQueue::default(),
         }
+    }
+
+    /// What is said of the run's steps.
+    pub(crate) fn queue(&self) -> &StepQueue {
+        &self.queue
     }
 
     /// How often to call at least.
@@ -131,6 +141,11 @@ impl Calls {
         mut body: Map<String, Value>,
         snapshot: Option<&SettleCheckpoint>,
     ) -> Result<CallAnswer, CallError> {
+        let flushed = self.queue.flush().await;
+        // A run settles in any case: as failed, where a result of its steps was refused.
+        if verb != "settle" {
+            flushed?;
+        }
         let mut last_n = self.last_n.lock().await;
         let n = *last_n + 1;
         body.insert("n".to_owned(), n.into());
@@ -138,6 +153,30 @@ impl Calls {
         let answer = self.repeat(verb, wait, &body, snapshot).await?;
         *last_n = n;
         Ok(answer)
+    }
+
+    /// Operations on the journal, all or none, without a number: repeated until the answer is known
+    /// or a whole lease has passed. The flag: it was made more than once.
+    ///
+    /// Beside a numbered call, which may be waiting for something.
+    pub(crate) async fn steps(&self, ops: &[StepOp]) -> (Result<Vec<StepResult>, CallError>, bool) {
+        let mut pause = RETRY_MIN;
+        let mut again = false;
+        loop {
+            if let Some(reason) = self.lost.borrow().clone() {
+                return (Err(CallError::Lost(reason)), again);
+            }
+            let answer = self.api.steps(&self.token, ops.to_vec()).await;
+            match self.heard("steps", answer) {
+                Ok(Some(answers)) => return (Ok(answers), again),
+                Ok(None) => again = true,
+                Err(error) => return (Err(error), again),
+            }
+            if self.idle() > self.lease {
+                self.say_lost("unreachable");
+            }
+            self.pause(&mut pause).await;
+        }
     }
 
     /// A last call, without a number (one before it may have been cut off half-way): made a few
@@ -211,7 +250,12 @@ impl Calls {
             Some(snapshot) => self.api.call_with(&self.token, verb, body, snapshot),
             None => self.api.call(&self.token, verb, wait, body),
         };
-        match call.await {
+        self.heard(verb, call.await)
+    }
+
+    /// What an answer means; `None` = try again later.
+    fn heard<T>(&self, verb: &str, answer: Result<T, ApiError>) -> Result<Option<T>, CallError> {
+        match answer {
             Ok(answer) => {
                 self.accepted_ms
                     .store(mono_ms(&self.door), Ordering::Relaxed);

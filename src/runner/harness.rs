@@ -79,6 +79,10 @@ pub enum Failure {
     /// The claim is gone; nothing more can be said.
     #[error("the claim is lost ({0})")]
     Lost(String),
+    /// No failure: the run is parked without compute, and another one goes on. As
+    /// [`End::Over`], for `?`.
+    #[error("the run is parked")]
+    Parked,
 }
 
 impl Failure {

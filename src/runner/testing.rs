@@ -1,5 +1,7 @@
 //! A server in a few lines: one session's log behind [`ClaimApi`], with faults on demand.
 
+mod steps;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -38,6 +40,10 @@ pub(crate) struct World {
     tokens: u32,
     pub(crate) ended: Option<Value>,
     waiting: Vec<String>,
+    chain: u32,
+    steps: steps::Steps,
+    /// A result that is not kept, and the code of its refusal.
+    pub(crate) refused_value: Option<(Value, &'static str)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -127,6 +133,7 @@ impl World {
                 self.ended = Some(end);
                 ok(200, json!({}))
             }
+            "steps" => self.steps(body),
             "checkpoint" => {
                 let mut content = body.clone();
                 content["checkpoint_id"] = json!(id("ckpt", self.log.len()));
@@ -215,6 +222,7 @@ impl FakeServer {
         let mut world = self.world();
         let before = continues.then(|| id("run", world.run as usize));
         world.run += 1;
+        world.chain += u32::from(!continues);
         world.attempt = 0;
         world.append("run.queued", json!({"trigger": {}, "continues": before}));
         drop(world);

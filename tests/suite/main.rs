@@ -14,6 +14,7 @@ mod embed;
 mod forks;
 mod host;
 mod http;
+mod journal;
 mod load;
 mod runner;
 mod support;
