@@ -7,4 +7,5 @@ mod hard;
 mod journal;
 mod kit;
 mod loops;
+mod resume;
 mod subs;
