@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::forks::{fork, log, path};
 use longhaul::config::StorageEngine;
+use longhaul::runtime::PruneQuery;
 
 use super::kit::{Site, absent, config, id};
 
@@ -280,6 +281,16 @@ async fn c8_every_store_offers_the_same() {
         for key in ["agent_deployment", "snapshot"] {
             own.remove(key);
         }
+        // The same decision, asked by a host program.
+        let query = PruneQuery {
+            session: Some(session.parse().unwrap()),
+            dry_run: true,
+            ..PruneQuery::default()
+        };
+        let told_here = site.runtime.prune(query).await.unwrap();
+        assert_eq!((told_here.sessions, told_here.checkpoints.len()), (1, 1));
+        let empty = site.runtime.prune(PruneQuery::default()).await;
+        assert_eq!(empty.unwrap_err().code, longhaul::Code::PruneFilterEmpty);
         let mut pruned = site
             .post("/v1/prune", json!({ "session_id": session }))
             .await
