@@ -3,6 +3,7 @@
 mod claims;
 mod control;
 mod forks;
+mod prune;
 mod resume;
 mod sessions;
 
@@ -32,6 +33,7 @@ pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX, Used};
 pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
+pub use longhaul_actors::engine::{PrunePlace, PruneQuery, Pruned, UsageQuery};
 pub use resume::{NUDGE, ResumeSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 

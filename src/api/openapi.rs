@@ -3,8 +3,8 @@
 use utoipa::{OpenApi, ToSchema};
 
 use super::{
-    claims, clones, deployments, events, forks, operations, resume, runners, runtimes, sessions,
-    stream, transcript, workspaces,
+    claims, clones, deployments, events, forks, operations, prune, resume, runners, runtimes,
+    sessions, stream, transcript, workspaces,
 };
 
 /// `application/problem+json`.
@@ -128,6 +128,21 @@ pub(super) struct PinSchema {
     pinned: bool,
 }
 
+/// `POST /v1/prune`.
+#[derive(ToSchema)]
+#[schema(as = Prune)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct PruneSchema {
+    /// RFC 3339: what is older goes. This, `session_id` or both.
+    before: Option<String>,
+    /// What is of this session goes.
+    session_id: Option<String>,
+    /// Whether to say only what would go.
+    dry_run: Option<bool>,
+    /// `next` of the answer before.
+    page: Option<String>,
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -143,6 +158,8 @@ pub(super) struct PinSchema {
         sessions::cancel,
         sessions::budget,
         sessions::runs,
+        sessions::usage,
+        prune::prune,
         events::submit,
         events::list,
         stream::follow,

@@ -11,6 +11,7 @@ use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
 use longhaul_actors::session::step::{StepOp, StepResult};
+use longhaul_actors::session::viewer::Viewer;
 use longhaul_storage::Order;
 use serde_json::Value;
 
@@ -120,7 +121,7 @@ impl InProcess {
         let page = self
             .runtime
             .engine()
-            .events(workspace, session, query)
+            .events(Viewer::all(workspace), session, query)
             .await?;
         let read = |bytes: &bytes::Bytes| {
             serde_json::from_slice(bytes).map_err(|e| Rejection::new(Code::Internal, e.to_string()))

@@ -238,7 +238,7 @@ impl Runtime {
         sender_id: Option<String>,
     ) -> Result<(Value, SessionId), Rejection> {
         let source = self.session_of(&asked, checkpoint).await?;
-        let workspace = asked.caller.workspace;
+        let viewer = asked.caller.viewer();
         let said = [
             ("conversation_id", conversation_id),
             ("sender_id", sender_id),
@@ -260,7 +260,7 @@ impl Runtime {
             .map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
         let id = child.get("id").and_then(Value::as_str).unwrap_or_default();
         let id = SessionId::parse(id).map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
-        Ok((self.engine().runtime_record(workspace, id).await?, source))
+        Ok((self.engine().runtime_record(viewer, id).await?, source))
     }
 
     /// Deletes the bytes behind a checkpoint; it stays listed.
@@ -280,14 +280,14 @@ impl Runtime {
             .await
     }
 
-    /// The session of a checkpoint of the caller's workspace.
+    /// The session of a checkpoint, where there is one for the caller.
     async fn session_of(
         &self,
         asked: &Asked,
         checkpoint: CheckpointId,
     ) -> Result<SessionId, Rejection> {
         let session = self.engine().session_of(checkpoint).await?;
-        match self.engine().pin(asked.caller.workspace, session).await {
+        match self.engine().pin(asked.caller.viewer(), session).await {
             Ok(_) => Ok(session),
             Err(e) if e.code == Code::SessionNotFound => Err(no_checkpoint(checkpoint)),
             Err(e) => Err(e),
@@ -306,7 +306,7 @@ impl Runtime {
         session: SessionId,
     ) -> Result<Work, Rejection> {
         let workspace = asked.caller.workspace;
-        let pin = self.engine().pin(workspace, session).await?;
+        let pin = self.engine().pin(asked.caller.viewer(), session).await?;
         let unsupported = |why: &str| Rejection::new(Code::UnsupportedBackend, why);
         let revision = self
             .catalog()

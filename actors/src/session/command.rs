@@ -16,6 +16,7 @@ use super::payload::{
 };
 use super::state::State;
 use super::step::StepOp;
+use super::viewer::Viewer;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, SessionId, TokenDigest};
 
 /// One request to a session.
@@ -41,6 +42,8 @@ pub enum Command {
     Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
     Pin(Box<PinCheckpoint>),
+    /// Lets go of journals of what is over, and of checkpoints.
+    Prune(Box<Prune>),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -74,8 +77,8 @@ impl Command {
 /// Who asks, for the envelope and for idempotency.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The workspace of the caller: another one's session looks absent.
-    pub workspace: WorkspaceRef,
+    /// Which sessions there are for the caller: any other looks absent.
+    pub viewer: Viewer,
     /// The author of what is written.
     pub author: Author,
     /// The request's id (`caused_by`).
@@ -156,6 +159,19 @@ pub struct PinCheckpoint {
     pub checkpoint: CheckpointId,
     /// Whether it is to be exempt from the count.
     pub pinned: bool,
+}
+
+/// Lets go of what is no longer wanted.
+#[derive(Debug, Clone)]
+pub struct Prune {
+    /// Who asks.
+    pub request: Request,
+    /// Checkpoints made before this go, milliseconds; `None` = all that can.
+    pub before_ms: Option<i64>,
+    /// Contents of steps' events that were found, by range, inclusive and ascending.
+    pub ranges: Vec<(u64, u64)>,
+    /// The last position that living sessions shared then.
+    pub shared_seq: u64,
 }
 
 /// Changes what a session may spend.

@@ -451,7 +451,7 @@ fn a_fork_may_act_as_another_and_is_refused_what_any_session_is() {
     assert_eq!(
         refused(|f| {
             f.request = request(None);
-            f.request.workspace = longhaul_actors::session::payload::WorkspaceRef(
+            f.request.viewer.workspace = longhaul_actors::session::payload::WorkspaceRef(
                 longhaul_actors::ids::WorkspaceId([5; 16]),
             );
         }),

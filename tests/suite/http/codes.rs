@@ -134,6 +134,8 @@ async fn requests(seen: &mut Seen) {
     let events = format!("{path}/events");
     seen.take(site.post_raw(&events, "{").await, "request.body_invalid");
     seen.take(site.get("/v1/sessions/x").await, "request.id_invalid");
+    let all = site.post("/v1/prune", json!({})).await;
+    seen.take(all, "prune.filter_empty");
     seen.take(
         site.get(&format!("{events}?after=x")).await,
         "request.cursor_invalid",

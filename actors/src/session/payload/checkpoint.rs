@@ -140,7 +140,7 @@ pub struct CheckpointExpired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "snake_case")]
 pub enum DeletedWhat {
-    /// All of it: there were too many. It is no longer listed.
+    /// All of it: there were too many, or it was pruned. It is no longer listed.
     Checkpoint,
     /// The snapshot's bytes. It stays listed.
     Snapshot,
