@@ -18,6 +18,7 @@ mod answer;
 mod approvals;
 mod compact;
 mod drive;
+pub(crate) mod handle;
 mod hooks;
 mod past;
 mod redo;
@@ -38,6 +39,10 @@ use crate::runner::{Attempt, End, Failure, Sandbox};
 use crate::tool::Tool;
 
 pub use crate::catalog::profile::ApprovalMode;
+pub use handle::{
+    Agent, AgentError, AgentEvent, AgentHandle, AgentModel, Answer, CHECKPOINTS_LIMIT, Outcome,
+    Resume, Server, Turn, Typed,
+};
 pub use hooks::ExecHook;
 
 /// Calls of one answer that are made; the others are left out.
