@@ -33,20 +33,25 @@ fn look_up(folder: &Path, is_first: bool) -> impl Tool {
         "properties": {"topic": {"type": "string"}},
         "required": ["topic"],
     });
-    let tool = from_fn("look_up", "Looks a topic up.", schema, move |input: Value| {
-        let folder = folder.clone();
-        async move {
-            let topic = input["topic"].as_str().unwrap_or_default().to_owned();
-            say(&format!("  looking up {topic}"));
-            if is_first && topic == SLOW {
-                std::future::pending::<()>().await;
+    let tool = from_fn(
+        "look_up",
+        "Looks a topic up.",
+        schema,
+        move |input: Value| {
+            let folder = folder.clone();
+            async move {
+                let topic = input["topic"].as_str().unwrap_or_default().to_owned();
+                say(&format!("  looking up {topic}"));
+                if is_first && topic == SLOW {
+                    std::future::pending::<()>().await;
+                }
+                match note(&folder, &topic) {
+                    Ok(()) => Ok(ToolOutput::text(format!("{topic} pulls at the sea"))),
+                    Err(error) => Ok(ToolOutput::error(error.to_string())),
+                }
             }
-            match note(&folder, &topic) {
-                Ok(()) => Ok(ToolOutput::text(format!("{topic} pulls at the sea"))),
-                Err(error) => Ok(ToolOutput::error(error.to_string())),
-            }
-        }
-    });
+        },
+    );
     // A call that was cut off may be made again. Without this it would be in doubt, and the agent
     // would be told so.
     tool.idempotent()
@@ -125,7 +130,10 @@ async fn show(folder: &Path) -> Outcome<()> {
     let answer = agent.wait(session).await?.succeeded()?;
     say(&format!("answer: {}", answer.text));
     let looked_up = std::fs::read_to_string(notes(folder))?;
-    say(&format!("looked up: {}", looked_up.trim().replace('\n', ", ")));
+    say(&format!(
+        "looked up: {}",
+        looked_up.trim().replace('\n', ", ")
+    ));
     say(&format!(
         "model answers: {}, paid: {} micros",
         answer.turns, answer.session_usage.cost_micros

@@ -42,7 +42,9 @@
 //! [`JournalError::Divergence`].
 
 mod core;
+mod effect;
 mod error;
+mod outcome;
 mod replay;
 mod signals;
 mod step;
@@ -55,17 +57,16 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use longhaul_actors::ids::EventId;
-use longhaul_actors::session::payload::Usage;
-use longhaul_actors::session::step::StepPlace;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::OwnedMutexGuard;
 
 use crate::runner::Attempt;
 
 pub(crate) use core::Core;
+use effect::{End, FailedStep, Known};
 pub use error::{JournalError, StepError};
 pub use longhaul_actors::session::step::{OnDoubt, OnFailure, StepEffects, StepValue, Verdict};
+pub use outcome::{Begun, Ended, Extra, OpenStep};
 pub use step::{Retries, Step};
 pub use stream::Chunks;
 pub use value::{Binary, JournalValue};
@@ -76,80 +77,6 @@ pub struct Journal {
     /// `None` = nothing is kept.
     core: Option<Arc<Core>>,
     path: Arc<str>,
-}
-
-/// A step that is to be run now. Dropped without [`Journal::complete`] or [`Journal::fail`], it
-/// is in doubt for the next attempt.
-#[derive(Debug)]
-pub struct OpenStep {
-    id: EventId,
-    place: StepPlace,
-    /// Another step of the same key waits for it.
-    _lock: Option<OwnedMutexGuard<()>>,
-}
-
-impl OpenStep {
-    /// Its id, the same in every attempt: a key for its effect elsewhere.
-    pub fn id(&self) -> EventId {
-        self.id
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.place.name
-    }
-}
-
-/// What is known of a step when it is begun.
-#[derive(Debug)]
-pub enum Begun {
-    /// It is to be run now.
-    Execute(OpenStep),
-    /// It was run.
-    Completed {
-        /// The step.
-        step_id: EventId,
-        /// What it gave.
-        value: StepValue,
-        /// The events that were written with its result.
-        event_ids: Vec<EventId>,
-    },
-    /// It failed, and its options say that it is not run again.
-    Failed {
-        /// The step.
-        step_id: EventId,
-        /// Why.
-        error: StepError,
-        /// How often, over all attempts.
-        failures: u32,
-    },
-    /// An earlier attempt began it and said nothing more, and its options say to surface that.
-    InDoubt {
-        /// The step.
-        step_id: EventId,
-        /// The attempt that began it.
-        started_attempt: u32,
-        /// That attempt's run.
-        started_run_id: String,
-    },
-}
-
-/// What belongs to a step's end and is written in the same commit: so, exactly once with it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Extra {
-    /// What it cost, and the model, if one did.
-    pub usage: Option<(Usage, Option<String>)>,
-    /// Types and contents of `agent.*` events, written before the step's end.
-    pub events: Vec<(String, Value)>,
-}
-
-/// What the end of a step led to.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ended {
-    /// The ids of [`Extra::events`].
-    pub event_ids: Vec<EventId>,
-    /// Whether the session's budget is spent now: no further step may begin.
-    pub budget_exceeded: bool,
 }
 
 impl Journal {
@@ -213,14 +140,9 @@ impl Journal {
         R: Future<Output = Result<T, E>>,
     {
         let step = step.into();
-        let begun = self.begin(step.clone(), input).await?;
-        let open = match self.known(&step, begun)? {
-            Known::Value(value) => return Ok(value),
-            Known::Open(open) => open,
-        };
-        match self.end(open, effect().await.map_err(Into::into)).await? {
+        match self.attempt_step(step.clone(), input, effect).await? {
             End::Value(value) => Ok(value),
-            End::Failed(error) => Err(error.into_error(&step)),
+            End::Failed(failed) => Err(failed.into_error(&step)),
         }
     }
 
@@ -243,51 +165,7 @@ impl Journal {
         F: FnMut() -> R,
         R: Future<Output = Result<T, E>>,
     {
-        let mut effect = effect;
-        let step = step.into();
-        let mut next = step.clone();
-        if let Some(core) = &self.core
-            && step.key.is_none()
-        {
-            // Every try is the same step.
-            next.occurrence = Some(core.place(&self.path, &step)?.occurrence);
-        }
-        loop {
-            let begun = self.begin(next.clone(), input).await?;
-            let failed = match begun {
-                Begun::Failed {
-                    step_id,
-                    error,
-                    failures,
-                } => FailedStep {
-                    step_id,
-                    error,
-                    failures,
-                },
-                begun => {
-                    let open = match self.known(&step, begun)? {
-                        Known::Value(value) => return Ok(value),
-                        Known::Open(open) => open,
-                    };
-                    match self.end(open, effect().await.map_err(Into::into)).await? {
-                        End::Value(value) => return Ok(value),
-                        End::Failed(failed) => {
-                            if failed.failures <= retries.max
-                                && let Some(core) = &self.core
-                            {
-                                let pause = retries.pause_after(failed.failures);
-                                core.pause(pause).await;
-                            }
-                            failed
-                        }
-                    }
-                }
-            };
-            if failed.failures > retries.max {
-                return Err(failed.into_error(&step));
-            }
-            next.on_failure = OnFailure::Retry;
-        }
+        self.retrying(step.into(), input, retries, effect).await
     }
 
     /// Begins a step. What is answered with [`Begun::Execute`] is durably begun.
@@ -424,128 +302,6 @@ impl Journal {
         match &self.core {
             Some(core) => signals::poll(self, core, name).await,
             None => Ok(None),
-        }
-    }
-
-    /// What is known of a step, as a value of the type that is asked for.
-    fn known<T: JournalValue>(&self, step: &Step, begun: Begun) -> Result<Known<T>, JournalError> {
-        let name = step.name.clone();
-        match begun {
-            Begun::Execute(open) => Ok(Known::Open(open)),
-            Begun::Completed { value, .. } => {
-                T::from_kept(&value)
-                    .map(Known::Value)
-                    .map_err(|error| JournalError::Value {
-                        name,
-                        reason: error.message,
-                    })
-            }
-            Begun::Failed {
-                step_id,
-                error,
-                failures,
-            } => Err(JournalError::Failed {
-                step_id,
-                name,
-                error,
-                failures,
-            }),
-            Begun::InDoubt {
-                step_id,
-                started_attempt,
-                started_run_id,
-            } => Err(JournalError::InDoubt {
-                step_id,
-                name,
-                started_attempt,
-                started_run_id,
-            }),
-        }
-    }
-
-    /// Records how a step ended.
-    async fn end<T: JournalValue>(
-        &self,
-        open: OpenStep,
-        result: Result<T, StepError>,
-    ) -> Result<End<T>, JournalError> {
-        let kept = result.and_then(|value| {
-            let kept = value.to_kept()?;
-            // What is given back is what a later attempt will get.
-            Ok((T::from_kept(&kept)?, kept))
-        });
-        let Some(core) = &self.core else {
-            return Ok(match kept {
-                Ok((value, _)) => End::Value(value),
-                Err(error) => End::Failed(FailedStep::new(&open, error, 1)),
-            });
-        };
-        let (value, kept) = match kept {
-            Ok(kept) => kept,
-            Err(error) => {
-                let (_, failures) = core.fail(&open, &error, None, Extra::default()).await?;
-                return Ok(End::Failed(FailedStep::new(&open, error, failures)));
-            }
-        };
-        match core.complete_or_fail(open, kept).await? {
-            None => Ok(End::Value(value)),
-            Some(failed) => Ok(End::Failed(failed)),
-        }
-    }
-}
-
-/// What is known of a step.
-enum Known<T> {
-    Value(T),
-    Open(OpenStep),
-}
-
-/// How a step ended.
-enum End<T> {
-    Value(T),
-    Failed(FailedStep),
-}
-
-/// A step whose failure is recorded.
-#[derive(Debug)]
-struct FailedStep {
-    step_id: EventId,
-    error: StepError,
-    failures: u32,
-}
-
-impl FailedStep {
-    fn new(open: &OpenStep, error: StepError, failures: u32) -> Self {
-        Self {
-            step_id: open.id,
-            error,
-            failures,
-        }
-    }
-
-    fn into_error(self, step: &Step) -> JournalError {
-        JournalError::Failed {
-            step_id: self.step_id,
-            name: step.name.clone(),
-            error: self.error,
-            failures: self.failures,
-        }
-    }
-}
-
-impl OpenStep {
-    /// Of a journal that keeps nothing.
-    fn of_nothing(name: String) -> Self {
-        let place = StepPlace {
-            path: String::new(),
-            name,
-            occurrence: 0,
-            idempotency_key: None,
-        };
-        Self {
-            id: EventId([0; 16]),
-            place,
-            _lock: None,
         }
     }
 }

@@ -11,6 +11,8 @@ mod kit;
 
 #[path = "decide/checkpoints.rs"]
 mod checkpoints;
+#[path = "decide/checks.rs"]
+mod checks;
 #[path = "decide/claims.rs"]
 mod claims;
 #[path = "decide/contents.rs"]
@@ -21,6 +23,8 @@ mod families;
 mod forks;
 #[path = "decide/input.rs"]
 mod input;
+#[path = "decide/journals.rs"]
+mod journals;
 #[path = "decide/limits.rs"]
 mod limits;
 #[path = "decide/lineage.rs"]

@@ -19,6 +19,7 @@ mod cold;
 mod followers;
 mod forks;
 mod growth;
+mod journal;
 mod load;
 mod memory;
 mod server;
@@ -54,6 +55,7 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
+    ("journal", journal::rows),
     ("forks", forks::forks),
     ("checkpoints", forks::checkpoints),
     ("resume", claims::resume),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use longhaul_actors::transcript::{Message, Role};
 use serde_json::json;
 
-use super::answer::{cut, kept, priced, tool_specs};
+use super::answer::{cut, kept, priced};
 use super::drive::{Driver, Halt, unexpected};
 use super::past::COMPACT;
 use crate::journal::{Begun, Extra, OnDoubt, OnFailure, Step};
@@ -38,7 +38,6 @@ impl Driver<'_> {
             schema: None,
             ..self.request().await?
         };
-        debug_assert_eq!(*request.tools, tool_specs(self.spec));
         let step = Step::named(COMPACT)
             .at(self.past.compacts)
             .on_doubt(OnDoubt::Retry)

@@ -1,6 +1,6 @@
 //! What a run chain has done so far, as its log says it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -21,6 +21,8 @@ const TYPES: &[&str] = &[
     "step.started",
     "step.completed",
 ];
+/// What is read of the values of steps.
+const VALUE_KEYS: [&str; 4] = ["calls", "stop", "input_tokens", "go_on"];
 /// Pages that are looked through for the session's last model call.
 const CALL_INDEX_PAGES_MAX: usize = 20;
 
@@ -159,7 +161,8 @@ struct Reader {
     /// How items ended, by id.
     closed: BTreeMap<String, (String, Option<String>)>,
     sandbox: Vec<SandboxStep>,
-    seen: BTreeSet<String>,
+    /// Steps that were completed, and where those of the sandbox are in the list.
+    done: BTreeMap<String, Option<usize>>,
 }
 
 impl Reader {
@@ -234,28 +237,27 @@ impl Reader {
         let Some(started) = self.started.get(step) else {
             return;
         };
-        let first = self.seen.insert(step.to_owned());
-        if started.is_sandbox {
-            let same = |s: &&mut SandboxStep| {
-                (&s.path, &s.name, s.occurrence)
-                    == (&started.path, &started.name, started.occurrence)
-            };
-            match self.sandbox.iter_mut().find(same) {
-                Some(again) => again.done_seq = seq,
-                None => self.sandbox.push(SandboxStep {
-                    path: started.path.clone(),
-                    name: started.name.clone(),
-                    occurrence: started.occurrence,
-                    input: started.input.clone(),
-                    tool_use: started
-                        .name
-                        .strip_prefix(TOOL)
-                        .and_then(|id| self.uses.get(id).cloned()),
-                    done_seq: seq,
-                }),
+        if let Some(before) = self.done.get(step) {
+            // It was made again, because its files were gone.
+            if let Some(again) = before.and_then(|at| self.sandbox.get_mut(at)) {
+                again.done_seq = seq;
             }
+            return;
         }
-        if !first || !started.path.is_empty() {
+        let at = started.is_sandbox.then_some(self.sandbox.len());
+        self.done.insert(step.to_owned(), at);
+        if started.is_sandbox {
+            let use_id = started.name.strip_prefix(TOOL);
+            self.sandbox.push(SandboxStep {
+                path: started.path.clone(),
+                name: started.name.clone(),
+                occurrence: started.occurrence,
+                input: started.input.clone(),
+                tool_use: use_id.and_then(|id| self.uses.get(id).cloned()),
+                done_seq: seq,
+            });
+        }
+        if !started.path.is_empty() {
             return;
         }
         let value = content.get("value").unwrap_or(&Value::Null);
@@ -297,10 +299,18 @@ pub(super) fn after_answer(value: &Value) -> Next {
 
 /// The event without what is not read of it.
 fn trimmed(mut event: Value) -> Value {
-    if text_at(&event, "type") == Some("agent.tool_result")
-        && let Some(content) = event.get_mut("content").and_then(Value::as_object_mut)
-    {
-        content.retain(|key, _| key == "tool_use_id");
+    let kind = text_at(&event, "type").unwrap_or_default().to_owned();
+    let Some(content) = event.get_mut("content").and_then(Value::as_object_mut) else {
+        return event;
+    };
+    match kind.as_str() {
+        "agent.tool_result" => content.retain(|key, _| key == "tool_use_id"),
+        "step.completed" => {
+            if let Some(value) = content.get_mut("value").and_then(Value::as_object_mut) {
+                value.retain(|key, _| VALUE_KEYS.contains(&key.as_str()));
+            }
+        }
+        _ => {}
     }
     event
 }

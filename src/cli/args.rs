@@ -239,6 +239,9 @@ pub enum SessionCommand {
         /// Grant it with other arguments (JSON).
         #[arg(long, value_name = "JSON", conflicts_with = "deny")]
         edited_input: Option<String>,
+        /// Decide the same for this tool from now on, in this session.
+        #[arg(long)]
+        remember: bool,
         /// Why.
         #[arg(long)]
         reason: Option<String>,

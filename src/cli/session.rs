@@ -89,6 +89,7 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
             item,
             deny,
             edited_input,
+            remember,
             reason,
             at,
         } => {
@@ -100,6 +101,9 @@ pub(crate) async fn run(command: SessionCommand, out: Output) -> Result<(), CliE
                 let input: Value = serde_json::from_str(&input)
                     .map_err(|e| CliError::usage(format!("--edited-input is not JSON: {e}")))?;
                 put(&mut content, "edited_input", input);
+            }
+            if remember {
+                put(&mut content, "remember", true);
             }
             if let Some(reason) = reason {
                 put(&mut content, "reason", reason);

@@ -31,6 +31,9 @@ const PARTIAL_BYTES_MAX: usize = 1_000_000;
 /// Locks of named steps that are kept before those that nobody holds are let go.
 const LOCKS_KEPT: usize = 64;
 
+/// What was spent, and the content of its `usage.recorded`.
+type Cost = (Usage, Bytes);
+
 /// What all journals of one attempt share.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -422,7 +425,7 @@ fn ended(answered: Answered) -> Ended {
 
 impl Extra {
     /// As operations carry it.
-    fn into_parts(self) -> Result<(Option<(Usage, Bytes)>, Vec<Input>), JournalError> {
+    fn into_parts(self) -> Result<(Option<Cost>, Vec<Input>), JournalError> {
         let usage = self.usage.map(|(usage, model)| {
             let mut content = json!(usage);
             if let (Some(content), Some(model)) = (content.as_object_mut(), model) {

@@ -142,7 +142,8 @@ impl StepError {
         }
     }
 
-    pub(super) fn to_run_error(&self) -> RunError {
+    /// As it is recorded.
+    pub fn to_run_error(&self) -> RunError {
         RunError {
             code: self.code.clone(),
             message: self.message.chars().take(MESSAGE_CHARS_MAX).collect(),

@@ -392,6 +392,13 @@ async fn j2_outside_a_run_every_step_runs_each_time() {
         assert_eq!(got, n);
     }
     assert_eq!(count(&runs), 3);
+    let fails = || async {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Err::<u32, _>(StepError::new("x", ""))
+    };
+    let failed = journal.step_retrying("f", "x", Retries::up_to(2), fails);
+    assert!(matches!(failed.await, Err(JournalError::Failed { .. })));
+    assert_eq!(count(&runs), 6);
     assert_eq!(journal.poll_signal("go").await, Ok(None));
     let parts = journal
         .stream("t", "x", || stream::iter([Ok::<_, StepError>(1)]))

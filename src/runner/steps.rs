@@ -253,3 +253,113 @@ fn result(a: Answer) -> Result<StepResult, String> {
         other => Err(format!("a step is `{other}`")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
+    use longhaul_actors::session::step::{CompleteStep, FailStep, ResolveStep, StepPlace};
+
+    fn ops() -> Vec<StepOp> {
+        let step = EventId([7; 16]);
+        let error = RunError {
+            code: "a.b".into(),
+            message: "c".into(),
+        };
+        let event = parse_one(Origin::Runner, "agent.message", r#"{"text":"x"}"#).unwrap();
+        let usage = Usage {
+            cost_micros: 3,
+            ..Usage::default()
+        };
+        let bytes = StepValue::Bytes {
+            content_type: "image/png".into(),
+            bytes: Bytes::from_static(&[0, 255]),
+        };
+        let place = |key: Option<&str>| StepPlace {
+            path: "a/b".into(),
+            name: "s".into(),
+            occurrence: 2,
+            idempotency_key: key.map(str::to_owned),
+        };
+        let begin = |key, on_doubt| BeginStep {
+            place: place(key),
+            input_digest: "d".into(),
+            input: Some(Bytes::from_static(b"null")),
+            effects: StepEffects::Sandbox,
+            on_doubt,
+            on_failure: OnFailure::Retry,
+        };
+        let complete = |value| CompleteStep {
+            step,
+            value,
+            usage: Some((usage, Bytes::from_static(br#"{"cost_micros":3}"#))),
+            events: vec![event.clone()],
+        };
+        let resolve = |verdict| StepOp::Resolve(Box::new(ResolveStep { step, verdict }));
+        vec![
+            StepOp::Begin(Box::new(begin(None, OnDoubt::Retry))),
+            StepOp::Begin(Box::new(begin(Some("k"), OnDoubt::Surface))),
+            StepOp::Complete(Box::new(complete(StepValue::Json("null".into())))),
+            StepOp::Complete(Box::new(complete(bytes.clone()))),
+            StepOp::Fail(Box::new(FailStep {
+                step,
+                error: error.clone(),
+                partial: Some("[1]".into()),
+                usage: None,
+                events: Vec::new(),
+            })),
+            resolve(Verdict::Retry),
+            resolve(Verdict::Completed(bytes)),
+            resolve(Verdict::Failed(error)),
+        ]
+    }
+
+    #[test]
+    fn the_server_reads_what_is_said() {
+        let said = body(&ops()).unwrap().to_string();
+        let (n, verb) = parse_attempt("steps", said.as_bytes()).unwrap();
+        assert_eq!(n, None);
+        let longhaul_actors::session::command::Verb::Steps { ops: read, many } = verb else {
+            panic!("{verb:?}");
+        };
+        assert!(many);
+        assert_eq!(format!("{read:?}"), format!("{:?}", ops()));
+    }
+
+    #[test]
+    fn answers_are_read_by_their_state() {
+        let step = EventId([7; 16]);
+        let run = RunId([6; 16]);
+        let answers = json!({ "results": [
+            { "state": "execute", "step_id": step },
+            { "state": "completed", "step_id": step, "value": null },
+            { "state": "completed", "step_id": step, "value_base64": "AP8=", "content_type": "a/b", "event_ids": [step] },
+            { "state": "completed", "step_id": step, "event_ids": [], "budget_exceeded": true },
+            { "state": "failed", "step_id": step, "failures": 2, "error": { "code": "a.b", "message": "c" }, "partial": [] },
+            { "state": "failed", "step_id": step, "failures": 1, "event_ids": [] },
+            { "state": "in_progress", "step_id": step },
+            { "state": "in_doubt", "step_id": step, "started_attempt": 1, "started_run_id": run },
+        ]});
+        let read = results(&answers).unwrap();
+        assert_eq!(read[0], StepResult::Execute { step });
+        let null = StepValue::Json("null".into());
+        assert!(matches!(&read[1], StepResult::Completed { value, .. } if *value == null));
+        assert!(
+            matches!(&read[2], StepResult::Completed { event_ids, .. } if event_ids.len() == 1)
+        );
+        assert!(matches!(&read[3], StepResult::Recorded(r) if !r.failed && r.budget_exceeded));
+        assert!(matches!(
+            &read[4],
+            StepResult::Failed {
+                failures: 2,
+                partial: Some(_),
+                ..
+            }
+        ));
+        assert!(matches!(&read[5], StepResult::Recorded(r) if r.failed && r.failures == 1));
+        assert_eq!(read[6], StepResult::InProgress { step });
+        assert!(matches!(read[7], StepResult::InDoubt { started_run, .. } if started_run == run));
+        let odd = json!({ "results": [{ "state": "lost", "step_id": step }] });
+        assert!(results(&odd).is_err());
+    }
+}

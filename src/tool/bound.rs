@@ -12,8 +12,10 @@ pub(super) fn cut_middle(text: String) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text;
     }
-    let head = text.floor_char_boundary(HEAD_BYTES);
-    let tail = text.ceil_char_boundary(text.len() - (TEXT_BYTES_MAX - HEAD_BYTES));
+    let boundary = |at: &usize| text.is_char_boundary(*at);
+    let head = (0..=HEAD_BYTES).rev().find(boundary).unwrap_or(0);
+    let from = text.len() - (TEXT_BYTES_MAX - HEAD_BYTES);
+    let tail = (from..text.len()).find(boundary).unwrap_or(text.len());
     let cut = tail - head;
     let (first, last) = (
         text.get(..head).unwrap_or_default(),

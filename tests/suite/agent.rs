@@ -9,5 +9,5 @@ mod journal;
 mod kit;
 mod loops;
 mod restored;
-mod signals;
+mod resume;
 mod subs;

@@ -16,6 +16,7 @@ mod agent;
 mod disks;
 mod expiry;
 mod fold;
+mod steps;
 
 /// Lost attempts are noticed soon.
 const SETTINGS: &[&str] = &[

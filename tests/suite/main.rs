@@ -15,6 +15,7 @@ mod embed;
 mod forks;
 mod host;
 mod http;
+mod journal;
 mod load;
 mod runner;
 mod support;

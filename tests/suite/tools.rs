@@ -5,6 +5,7 @@ mod mcp;
 
 use std::time::Duration;
 
+use longhaul::runner::sandbox::bwrap::WORK;
 use longhaul::runner::sandbox::dir::DirProvider;
 use longhaul::runner::sandbox::{Sandbox, SandboxProvider, SandboxRequest};
 use longhaul::runner::settings::RunnerConfig;
@@ -167,7 +168,7 @@ async fn files_are_written_read_and_edited() {
         .await;
     assert_eq!(wrote, "wrote a/b.txt (8 bytes, 2 lines)");
     let told = bench
-        .good("read_file", json!({"path": "/work/a/b.txt"}))
+        .good("read_file", json!({"path": format!("{WORK}/a/b.txt")}))
         .await;
     assert_eq!(told, "     1\tone\n     2\ttwo\n");
     let told = bench

@@ -140,6 +140,18 @@ impl StepMark {
     }
 }
 
+/// The key of the step that this event ended.
+pub fn key_of(event: &Event) -> Option<StepKey> {
+    match event.header.kind {
+        EventType::StepCompleted | EventType::StepFailed => {
+            let label = event.header.label.as_deref()?;
+            let key = u128::from_str_radix(label.get(..32)?, 16).ok()?;
+            Some(key.to_be_bytes())
+        }
+        _ => None,
+    }
+}
+
 /// The key and the row of the step that this event ended.
 pub fn row_of(event: &Event) -> Option<(StepKey, StepRow)> {
     let header = &event.header;

@@ -20,7 +20,7 @@ fn prompt(author: Author) -> Prompt {
     }
 }
 
-fn resume(
+pub(crate) fn resume(
     b: &mut Boxed,
     author: Author,
     checkpoint: Option<CheckpointId>,

@@ -202,6 +202,55 @@ async fn a_bad_models_past_is_made_acceptable() {
 }
 
 #[tokio::test]
+async fn rounds_of_calls_stay_apart() {
+    let request = ask(vec![
+        Message::text(Role::User, "go"),
+        message(Role::Assistant, vec![call("a", "t", json!({}))]),
+        message(Role::Tool, vec![result("a", json!("1"), false)]),
+        message(Role::Assistant, vec![call("b", "t", json!({}))]),
+        message(Role::Tool, vec![result("b", json!("2"), false)]),
+        Message::text(Role::Assistant, "done"),
+        message(Role::Assistant, vec![call("c", "t", json!({}))]),
+        message(Role::Tool, vec![result("c", json!("3"), false)]),
+    ]);
+    let use_of = |id: &str| json!({"type": "tool_use", "id": id, "name": "t", "input": {}});
+    let result_of = |id: &str, output: &str| json!({"type": "tool_result", "tool_use_id": id, "content": output});
+    let mut last = result_of("c", "3");
+    last["cache_control"] = json!({"type": "ephemeral"});
+    let body = sent("anthropic", &request).await;
+    assert_eq!(
+        body["messages"],
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {"role": "assistant", "content": [use_of("a")]},
+            {"role": "user", "content": [result_of("a", "1")]},
+            {"role": "assistant", "content": [use_of("b")]},
+            {"role": "user", "content": [result_of("b", "2")]},
+            {"role": "assistant", "content": [{"type": "text", "text": "done"}, use_of("c")]},
+            {"role": "user", "content": [last]},
+        ])
+    );
+    let body = sent("openai", &request).await;
+    let roles: Vec<&str> = body["messages"]
+        .as_array()
+        .expect("messages")
+        .iter()
+        .filter_map(|m| m["role"].as_str())
+        .collect();
+    let expected = [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ];
+    assert_eq!(roles, expected);
+}
+
+#[tokio::test]
 async fn a_result_that_comes_late_stands_behind_its_call() {
     let request = ask(vec![
         Message::text(Role::User, "go"),

@@ -22,7 +22,12 @@ struct Step {
 impl World {
     pub(super) fn steps(&mut self, body: &Value) -> Result<CallAnswer, ApiError> {
         let before = (self.steps.clone(), self.log.len());
-        let ops = body["ops"].as_array().unwrap().clone();
+        let Some(ops) = body["ops"].as_array().cloned() else {
+            let mut op = body.clone();
+            op.as_object_mut().unwrap().remove("n");
+            let body = self.step(&op)?;
+            return Ok(CallAnswer { status: 200, body });
+        };
         let results: Result<Vec<_>, _> = ops.iter().map(|op| self.step(op)).collect();
         match results {
             Ok(results) => Ok(CallAnswer {

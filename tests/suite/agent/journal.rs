@@ -1,6 +1,7 @@
 //! What is done once stays done, whatever becomes of the attempt that did it.
 
-use longhaul::SessionHandle;
+use longhaul::{NewSession, SessionHandle};
+use longhaul_actors::session::payload::Budget;
 use serde_json::{Value, json};
 
 use super::kit::{
@@ -208,5 +209,38 @@ async fn files_that_are_gone_are_made_again_in_order_and_nothing_is_said_twice()
     assert_eq!(notes.lock().unwrap().len(), 5);
     assert_eq!(written(&session).await.len(), 7);
     assert_eq!(spent(&session).await, times(4));
+    stage.runtime.close().await;
+}
+
+#[tokio::test]
+async fn a_spent_budget_parks_the_run_and_raising_it_goes_on() {
+    let notes = Notes::default();
+    let call = calls(&[("note", json!({"n": 1}))]);
+    let model = Played::new(vec![call.clone(), call, says("done")]);
+    let cast = Cast::new(&model).tool(TestTool::new("note", Way::Notes, &notes));
+    let stage = Stage::open(&cast).await;
+    let agent = stage.agent(json!({"tools": ["note"]})).await;
+    let budget = |cost| Budget {
+        cost_micros_max: Some(cost),
+        tokens_max: None,
+    };
+    let new = NewSession::of(agent).budget(budget(10));
+    let session = stage.runtime.start(new).await.unwrap();
+    session.send("go").await.unwrap();
+    let parked = until(&session, "run.parked", 1).await;
+    assert_eq!(
+        parked["content"]["waiting_on"],
+        json!([{"budget": true}]),
+        "{parked}"
+    );
+    // The second answer crossed it: its call is not made.
+    assert_eq!(model.calls(), 2);
+    assert_eq!(notes.lock().unwrap().len(), 1);
+    session.set_budget(budget(100)).await.unwrap();
+    let settled = until(&session, "run.settled", 1).await;
+    assert_eq!(settled["content"]["outcome"], "succeeded", "{settled}");
+    assert_eq!(notes.lock().unwrap().len(), 2);
+    assert_eq!(model.calls(), 3);
+    assert_eq!(spent(&session).await, times(3));
     stage.runtime.close().await;
 }

@@ -206,3 +206,23 @@ async fn paused_servers_hand_out_nothing() {
     );
     site.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_carries_the_decisions_that_are_remembered() {
+    let site = Site::open().await;
+    let (session, claim) = site.running().await;
+    assert_eq!(claim["remembered_approvals"], json!({}));
+    let content = json!({ "tool": "bash", "input": {} });
+    let ask = json!({ "type": "agent.action_approval_requested", "content": content });
+    site.call(&claim, "events", json!({ "events": [ask] }))
+        .await
+        .must(202);
+    let granted = json!({ "decision": "granted", "remember": true });
+    site.submit(&session, "user.action_approval", granted)
+        .await
+        .must(202);
+    site.call(&claim, "release", json!({})).await.must(200);
+    let claim = site.claim(&site.runner().await).await;
+    assert_eq!(claim["remembered_approvals"], json!({ "bash": "granted" }));
+    site.close().await;
+}

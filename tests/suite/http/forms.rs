@@ -13,7 +13,7 @@ async fn the_frameworks_own_errors_have_the_one_form() {
     site.get("/v1/sessions/")
         .await
         .code(404, "request.route_unknown");
-    for later in ["budget"] {
+    for later in ["nothing", "budgets"] {
         let path = format!("/v1/sessions/{}/{later}", absent("sess_"));
         site.post(&path, json!({}))
             .await
@@ -21,7 +21,7 @@ async fn the_frameworks_own_errors_have_the_one_form() {
     }
     let path = format!("/v1/sessions/{}/unknown", absent("sess_"));
     site.get(&path).await.code(404, "request.route_unknown");
-    for later in ["steps", "nothing"] {
+    for later in ["step", "nothing"] {
         let path = format!("/v1/claims/{}/{later}", absent("clm_"));
         site.post(&path, json!({}))
             .await

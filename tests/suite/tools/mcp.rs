@@ -215,15 +215,27 @@ async fn servers_that_do_not_start_are_unavailable() {
     assert!(refused.to_string().contains("there are: srv"), "{refused}");
 }
 
+/// Waits for a condition that another process brings about.
+async fn until(condition: impl Fn() -> bool) {
+    let mut every = tokio::time::interval(Duration::from_millis(5));
+    for _ in 0..2_000 {
+        every.tick().await;
+        if condition() {
+            return;
+        }
+    }
+    panic!("never");
+}
+
 #[tokio::test]
 async fn closing_ends_a_server_and_what_it_started() {
     let bench = Bench::new().await;
     let child = bench.says("child").await;
     let child = format!("/proc/{}/cmdline", child.as_str().unwrap());
     let lives = || std::fs::read(&child).is_ok_and(|line| line.starts_with(b"sleep"));
-    assert!(lives());
+    until(lives).await;
     bench.servers.close().await;
-    assert!(!lives());
+    until(|| !lives()).await;
     assert_eq!(
         bench.says("echo").await,
         "hello",

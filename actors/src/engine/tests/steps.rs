@@ -9,7 +9,7 @@ use super::kit::{Boxed, check, config, count, run};
 use crate::code::{Code, Rejection};
 use crate::ids::{ClaimToken, EventId};
 use crate::session::command::Bearer;
-use crate::session::payload::RetentionPolicy;
+use crate::session::payload::{RetentionPolicy, Selector};
 use crate::session::step::{
     BeginStep, CompleteStep, OnDoubt, OnFailure, StepEffects, StepOp, StepPlace, StepResult as R,
     StepValue,
@@ -274,5 +274,31 @@ fn j17_what_is_not_json_is_refused_at_the_door() {
         };
         let refused = b.op(foreign, begin("s")).await.expect_err("a wrong token");
         assert_eq!(refused.code, Code::ClaimNotFound);
+    });
+}
+
+#[test]
+fn a_fork_reads_the_values_of_a_parked_runs_journal() {
+    run(async {
+        let b = Boxed::new(config());
+        let (source, t) = b.running().await;
+        let value = json_value(&json!({"a": 1}));
+        b.step(t, "s", value.clone()).await;
+        let park = json!({"waiting_on": [{"signal": "go"}], "compute": "released"});
+        b.call(t, "park", park).await.expect("park");
+        let child = super::forks::fork(&b, source, Selector::Head).await;
+        // Each goes on alone: what the other does is not seen.
+        for (id, own) in [(child, "of the child"), (source, "of the source")] {
+            b.submit(id, "user.signal", json!({"name": "go"}))
+                .await
+                .expect("signal");
+            let (claimed, t) = b.ready().await;
+            assert_eq!(claimed, id);
+            assert_eq!(b.value(t, "s").await, value);
+            b.step(t, "own", json_value(&json!(own))).await;
+            assert_eq!(b.value(t, "own").await, json_value(&json!(own)));
+            check(&b, id);
+        }
+        b.engine.close().await;
     });
 }

@@ -292,7 +292,7 @@ impl Overlay {
         if needs.inputs_from.is_some() {
             facts.inputs.extend(self.inputs.iter().copied());
         }
-        self.steps.apply(needs, facts);
+        self.steps.apply(state, needs, facts);
         let blobs = self.blobs.iter();
         let blobs = blobs.map(|(seq, bytes)| (*seq, Ok(bytes.clone())));
         facts.blobs.extend(blobs);

@@ -44,7 +44,7 @@ impl KnownSteps {
             }
             return;
         }
-        if let Some((key, _)) = ended(new) {
+        if let Some(key) = journal::key_of(&new.event) {
             if self.ended.len() < KNOWN_MAX {
                 self.ended.insert(key);
             } else {
@@ -76,29 +76,24 @@ impl KnownSteps {
     }
 }
 
-fn ended(new: &NewEvent) -> Option<(StepKey, StepRow)> {
-    match new.event.header.kind {
-        EventType::StepCompleted | EventType::StepFailed => journal::row_of(&new.event),
-        _ => None,
-    }
-}
-
 /// Steps that ended in the batch in progress.
 #[derive(Default)]
 pub(super) struct EndedHere(HashMap<StepKey, StepRow>);
 
 impl EndedHere {
     pub(super) fn note(&mut self, new: &NewEvent) {
-        self.0.extend(ended(new));
+        self.0.extend(journal::row_of(&new.event));
     }
 
-    pub(super) fn apply(&self, needs: &Needs, facts: &mut Facts) {
+    pub(super) fn apply(&self, state: &State, needs: &Needs, facts: &mut Facts) {
         for key in &needs.steps {
             if let Some(row) = self.0.get(key) {
                 facts.steps.insert(*key, row.clone());
             }
         }
-        for id in &needs.step_ids {
+        // The common call ends a step that is open: nothing is looked for.
+        let ended = |id: &&EventId| state.journal.open_id(**id).is_none();
+        for id in needs.step_ids.iter().filter(ended) {
             if let Some((key, row)) = self.0.iter().find(|(_, row)| row.id == *id) {
                 let ended = EndedStep {
                     key: *key,

@@ -159,3 +159,45 @@ async fn a_lost_claim_ends_the_program_and_what_it_started() {
         0
     );
 }
+
+#[tokio::test]
+async fn steps_go_through_as_they_are_in_order_and_numbered() {
+    let rig = start(
+        r#"
+begin = dict(op="begin", name="s", occurrence=0, input_digest="d")
+one = call("steps", **begin)
+assert (one["status"], one["body"]["state"]) == (200, "execute"), one
+step = one["body"]["step_id"]
+done = dict(op="complete", step_id=step, value={"n": None})
+two = call("steps", ops=[done, dict(begin, occurrence=1)])
+assert [r["state"] for r in two["body"]["results"]] == ["completed", "execute"], two
+three = call("steps", **dict(begin, input_digest="other"))
+assert (three["status"], three["body"]["code"]) == (409, "journal.divergence"), three
+# Many at once: nothing is lost, and answers come in order.
+for n in range(20):
+    print(json.dumps({"id": 100 + n, "verb": "steps", "body": dict(begin, name="m", occurrence=n)}))
+sys.stdout.flush()
+for n in range(20):
+    answer = json.loads(sys.stdin.readline())
+    assert (answer["id"], answer["body"]["state"]) == (100 + n, "execute"), answer
+again = call("steps", **begin)
+assert again["body"]["value"] == {"n": None}, again
+call("settle", outcome="succeeded")
+"#,
+    )
+    .await;
+    rig.server
+        .world()
+        .faults
+        .push_back(("steps", crate::runner::testing::Fault::AnswerLost));
+    assert_eq!(rig.server.ended().await["outcome"], "succeeded");
+    let world = rig.server.world();
+    assert_eq!(world.of("step.started").len(), 22);
+    let numbers = world.calls.iter().filter(|(verb, _)| verb == "steps");
+    let mut numbers: Vec<_> = numbers
+        .map(|(_, body)| body["n"].as_u64().unwrap())
+        .collect();
+    // The refused one had a number that the next call has again.
+    numbers.dedup();
+    assert!(numbers.is_sorted() && numbers.len() >= 23, "{numbers:?}");
+}
