@@ -12,7 +12,8 @@
 //!
 //! The loop is driven by the log. What was said and done is read from it when an attempt starts,
 //! so nothing is said or done again: a model's answer is written with its cost in one commit, a
-//! tool's result with the end of its step in another. `docs/agents.md` has the rules.
+//! tool's result with the end of its step in another.
+#![doc = include_str!("../docs/agents.md")]
 
 mod answer;
 mod approvals;

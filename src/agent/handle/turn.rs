@@ -1,6 +1,5 @@
 //! One turn: its events as they become durable, and the answer at their end.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -12,9 +11,6 @@ use serde_json::{Value, json};
 
 use super::place::{Events, LastRun, Place, Said};
 use super::{AgentError, Answer, Outcome};
-
-/// The step of a model's answer.
-const MODEL: &str = "model";
 
 /// A committed event of a session.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -169,8 +165,6 @@ struct Watch {
     input: Option<String>,
     /// Its run; of those that went on from each other, the last.
     run: Option<String>,
-    /// Steps of it that ask the model.
-    asking: BTreeSet<String>,
     text: String,
     usage: Usage,
     turns: u32,
@@ -206,12 +200,10 @@ impl Watch {
                 let spent = Usage::deserialize(content).unwrap_or_default();
                 self.usage = self.usage.plus(spent);
             }
-            "step.started" if text("name") == Some(MODEL) && text("path").is_none() => {
-                self.asking.insert(event.id.clone());
-            }
+            // Summaries have no `stop`, answers of sub-agents no `call_index`.
             "step.completed" => {
-                let step = text("step_id").unwrap_or_default();
-                self.turns += u32::from(self.asking.remove(step));
+                let has = |key: &str| content.pointer(key).is_some();
+                self.turns += u32::from(has("/value/call_index") && has("/value/stop"));
             }
             "run.parked" if content.get("already_in").is_none() => {
                 let waiting = content.get("waiting_on").and_then(Value::as_array);
