@@ -40,7 +40,8 @@ fn look_up(folder: &Path, is_first: bool) -> impl Tool {
         move |input: Value| {
             let folder = folder.clone();
             async move {
-                let topic = input["topic"].as_str().unwrap_or_default().to_owned();
+                let topic = input.get("topic").and_then(Value::as_str);
+                let topic = topic.unwrap_or_default().to_owned();
                 say(&format!("  looking up {topic}"));
                 if is_first && topic == SLOW {
                     std::future::pending::<()>().await;

@@ -281,8 +281,9 @@ impl AgentHandle {
         }
     }
 
-    /// Gives the runs under way back, and waits for that; other clones of the handle are closed
-    /// with it. A runtime that this agent opened is closed, another one stays open.
+    /// Takes no further run; other clones of the handle are closed with it. A runtime that this
+    /// agent opened is closed, and runs under way are given back; so they are to a server. In
+    /// another runtime they come to their end.
     pub async fn close(self) {
         self.parts.place.close().await;
     }

@@ -81,14 +81,14 @@ pub(super) fn is_of(revision: &Value, name: &str) -> bool {
 pub(crate) struct HostHarness(pub(crate) Arc<HostAgents>);
 
 impl HostHarness {
-    fn spec(&self, attempt: &Attempt) -> Result<AgentSpec, Failure> {
+    /// `None` = the agent was closed since the run was claimed.
+    fn spec(&self, attempt: &Attempt) -> Result<Option<AgentSpec>, Failure> {
         let claim = attempt.claim();
         let name = claim.harness().pointer("/config/agent");
         let name = name.and_then(Value::as_str).unwrap_or_default();
-        let hosted = self.0.find(name).ok_or_else(|| {
-            let text = format!("this process has no agent {name:?}");
-            Failure::run("harness.unknown", text)
-        })?;
+        let Some(hosted) = self.0.find(name) else {
+            return Ok(None);
+        };
         let mut spec = (*hosted).clone();
         let told = claim.deployment.pointer("/release/instructions");
         told.and_then(Value::as_str)
@@ -98,7 +98,7 @@ impl HostHarness {
             spec.checkpoint = CheckpointMode::deserialize(mode)
                 .map_err(|e| Failure::run("agent.profile_invalid", e.to_string()))?;
         }
-        Ok(spec)
+        Ok(Some(spec))
     }
 }
 
@@ -109,8 +109,11 @@ impl Harness for HostHarness {
 
     fn run<'a>(&'a self, attempt: &'a Attempt) -> BoxFuture<'a, Result<End, Failure>> {
         async move {
-            let spec = self.spec(attempt)?;
-            agent::run(attempt, &spec).await
+            match self.spec(attempt)? {
+                Some(spec) => agent::run(attempt, &spec).await,
+                // It waits until an agent of the name is open.
+                None => Ok(End::Release),
+            }
         }
         .boxed()
     }

@@ -8,6 +8,7 @@ use longhaul::agent::{AgentError, Server as Elsewhere};
 use longhaul::tool::{ToolOutput, from_fn};
 use longhaul::{Agent, AgentHandle, Code, Config, NewEvent, Outcome, Resume, Runtime};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::kit::{EACH, Notes, Played, TestTool, Way, calls, plain, says, times, wait};
 use crate::support::Server;
@@ -281,6 +282,63 @@ async fn l11_a_lookup_that_fails_is_an_error_and_no_new_start() {
     runtime.close().await;
     let closed = agent.resume(Resume::of(session)).await.unwrap_err();
     assert_eq!(closed.code(), Some(Code::Stopped), "{closed}");
+}
+
+#[tokio::test]
+async fn while_no_agent_of_the_name_is_open_its_runs_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = Runtime::open(Config::in_folder(folder.path().join("data")));
+    let runtime = runtime.await.unwrap();
+    let model = Played::new(vec![says("one"), says("two")]);
+    let agent = || Agent::new("clerk").model(model.clone());
+    let first = agent().embed(&runtime).await.unwrap();
+    let session = first.run("go").await.unwrap().session_id;
+    first.close().await;
+    let handle = runtime.session(session);
+    handle.send("on").await.unwrap();
+    let shown = handle.show().await.unwrap();
+    assert_eq!(shown["status"], "pending", "{shown}");
+    let again = agent().embed(&runtime).await.unwrap();
+    let two = again.wait(session).await.unwrap();
+    assert_eq!((two.text.as_str(), model.calls()), ("two", 2));
+    runtime.close().await;
+}
+
+#[tokio::test]
+async fn a_turn_goes_on_over_the_death_of_its_server() {
+    let mut server = Server::start(&[]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let entered = Arc::new(AtomicUsize::new(0));
+    let (closed, enters) = (Arc::clone(&gate), Arc::clone(&entered));
+    let schema = json!({"type": "object"});
+    let tool = from_fn("work", "Works.", schema, move |_: Value| {
+        let (closed, enters) = (Arc::clone(&closed), Arc::clone(&enters));
+        async move {
+            enters.fetch_add(1, Ordering::SeqCst);
+            drop(closed.acquire().await);
+            Ok(ToolOutput::text("worked"))
+        }
+    });
+    let model = Played::new(vec![calls(&[("work", json!({}))]), says("done")]);
+    let agent = Agent::new("clerk").model(model).tool(tool);
+    let agent = agent.connect(Elsewhere::at(server.url())).await.unwrap();
+    let mut turn = agent.stream("go").await.unwrap();
+    let first = turn.next().await.unwrap().unwrap();
+    wait("the tool", || entered.load(Ordering::SeqCst) == 1).await;
+    server.process.kill9().unwrap();
+    server.process.restart().await.unwrap();
+    gate.add_permits(1);
+    let mut seqs = vec![first.seq];
+    while let Some(event) = turn.next().await {
+        seqs.push(event.unwrap().seq);
+    }
+    // Each event once, in order, over both lives of the server.
+    assert!(seqs.windows(2).all(|w| w[1] == w[0] + 1), "{seqs:?}");
+    let answer = turn.answer().await.unwrap();
+    assert_eq!((answer.text.as_str(), answer.turns), ("done", 2));
+    assert_eq!(entered.load(Ordering::SeqCst), 1);
+    agent.close().await;
+    server.stop().await;
 }
 
 /// How many calls of a tool there were at the same time.
