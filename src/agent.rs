@@ -12,12 +12,14 @@
 //!
 //! The loop is driven by the log. What was said and done is read from it when an attempt starts,
 //! so nothing is said or done again: a model's answer is written with its cost in one commit, a
-//! tool's result with the end of its step in another. `docs/agents.md` has the rules.
+//! tool's result with the end of its step in another.
+#![doc = include_str!("../docs/agents.md")]
 
 mod answer;
 mod approvals;
 mod compact;
 mod drive;
+pub(crate) mod handle;
 mod hooks;
 mod past;
 mod redo;
@@ -38,6 +40,10 @@ use crate::runner::{Attempt, End, Failure, Sandbox};
 use crate::tool::Tool;
 
 pub use crate::catalog::profile::ApprovalMode;
+pub use handle::{
+    Agent, AgentError, AgentEvent, AgentHandle, AgentModel, Answer, CHECKPOINTS_LIMIT, Outcome,
+    Resume, Server, Turn, Typed,
+};
 pub use hooks::ExecHook;
 
 /// Calls of one answer that are made; the others are left out.

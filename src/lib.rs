@@ -19,7 +19,9 @@ mod sse;
 pub mod telemetry;
 pub mod tool;
 
+pub use agent::{Agent, AgentHandle, Answer, Outcome, Resume};
 pub use config::Config;
 pub use error::{Code, Error, Kind, OpenError};
 pub use handle::{Follow, NewEvent, NewSession, SessionHandle};
+pub use longhaul_actors::ids::SessionId;
 pub use runtime::Runtime;

@@ -8,6 +8,7 @@ mod bound;
 mod builtin;
 mod edit;
 mod files;
+mod from_fn;
 mod list;
 mod search;
 mod walk;
@@ -24,6 +25,7 @@ use crate::model::ToolSpec;
 use crate::runner::Sandbox;
 pub use arguments::check as check_arguments;
 pub use builtin::{BUILT_IN, built_in};
+pub use from_fn::{FnTool, from_fn};
 
 /// Something an agent can do. A host adds its own.
 pub trait Tool: Send + Sync + Debug + 'static {

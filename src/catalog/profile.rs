@@ -372,8 +372,7 @@ impl Harness {
         let mode = match self {
             Self::Script(p) => p.checkpoint,
             Self::Process(p) => p.checkpoint,
-            Self::External(p) => p.checkpoint,
-            Self::Agent(_) | Self::Host(_) => None,
+            Self::External(_) | Self::Agent(_) | Self::Host(_) => None,
         };
         match mode {
             Some(CheckpointMode::Turn | CheckpointMode::Pass) => Err(invalid(format!(

@@ -18,6 +18,7 @@ use super::protocol::ClaimApi;
 use super::sandbox::SandboxProvider;
 use super::sandbox::dir::DirProvider;
 use super::worker::{Registry, Worker};
+use crate::agent::handle::hosted::{HostAgents, HostHarness};
 use crate::config::{Config, StorageEngine};
 use crate::runtime::{Control, Runtime};
 
@@ -97,7 +98,14 @@ async fn work(
     stopped: oneshot::Receiver<()>,
 ) {
     let door = runtime.door().clone();
-    let api = Arc::new(InProcess::new(runtime.clone(), id, config.runner.capacity));
+    let own = Arc::new(HostAgents::default());
+    let capacity = config.runner.capacity;
+    let api = Arc::new(InProcess::new(
+        runtime.clone(),
+        id,
+        capacity,
+        Arc::clone(&own),
+    ));
     let (folder, _temporary) = match sandbox_folder(&config) {
         Ok(folder) => folder,
         Err(error) => return drop(started.send(Err(error.to_string()))),
@@ -122,12 +130,14 @@ async fn work(
         provider: Arc::clone(&provider) as Arc<dyn SandboxProvider>,
         attached: Arc::clone(&attached),
         runner: id,
+        agents: Arc::clone(&own),
         threads: tokio::runtime::Handle::current(),
         door: door.clone(),
     };
     runtime.attach_left(&control, &provider).await;
     let mut registry = Registry::built_in();
     registry.add_harness(Arc::new(agents));
+    registry.add_harness(Arc::new(HostHarness(own)));
     registry.add_provider(provider);
     registry.take_attached_from(Arc::clone(&attached));
     registry.add_all(extensions);

@@ -21,6 +21,7 @@ use longhaul_actors::session::payload::{RebuildReason, Selector};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
+use crate::agent::handle::hosted::HostAgents;
 use crate::runner::attached::Attached;
 use crate::runner::sandbox::{Exec, ExecOutput, SandboxError, SandboxProvider};
 use work::Work;
@@ -36,6 +37,8 @@ pub(crate) struct Control {
     pub(crate) provider: Arc<dyn SandboxProvider>,
     pub(crate) attached: Arc<Attached>,
     pub(crate) runner: RunnerId,
+    /// Agents of the host's own that it drives.
+    pub(crate) agents: Arc<HostAgents>,
     pub(crate) threads: tokio::runtime::Handle,
     pub(crate) door: Door,
 }

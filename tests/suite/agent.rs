@@ -3,9 +3,11 @@
 
 mod approvals;
 mod checkpoints;
+mod handle;
 mod hard;
 mod journal;
 mod kit;
 mod loops;
+mod restored;
 mod resume;
 mod subs;
