@@ -14,6 +14,7 @@
     reason = "a bench may panic, prints, and reads the clock"
 )]
 
+mod agent;
 mod claims;
 mod cold;
 mod followers;
@@ -55,7 +56,10 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
-    ("journal", journal::rows),
+    ("journal-in-process", journal::many),
+    ("journal-http", journal::http),
+    ("journal-alone", journal::one),
+    ("agent", agent::rows),
     ("forks", forks::forks),
     ("checkpoints", forks::checkpoints),
     ("resume", claims::resume),

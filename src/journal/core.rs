@@ -137,7 +137,7 @@ impl Core {
             if counts.locks.len() >= LOCKS_KEPT {
                 counts.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             }
-            Arc::clone(counts.locks.entry(known_as(place)).or_default())
+            Arc::clone(counts.locks.entry(known_as(place.clone())).or_default())
         };
         Some(lock.lock_owned().await)
     }
@@ -151,7 +151,7 @@ impl Core {
         input: Option<Bytes>,
     ) -> Result<Begun, JournalError> {
         let lock = self.lock(step, place).await;
-        if let Some(done) = self.replay.find(&known_as(place)).await? {
+        if let Some(done) = self.replay.find(&known_as(place.clone())).await? {
             return replayed(place, digest, done);
         }
         let begin = BeginStep {
@@ -347,14 +347,14 @@ impl Core {
 }
 
 /// As a step is known: with a key, by nothing else.
-pub(super) fn known_as(place: &StepPlace) -> StepPlace {
-    match &place.idempotency_key {
-        None => place.clone(),
+pub(super) fn known_as(place: StepPlace) -> StepPlace {
+    match place.idempotency_key {
+        None => place,
         key => StepPlace {
             path: String::new(),
             name: String::new(),
             occurrence: 0,
-            idempotency_key: key.clone(),
+            idempotency_key: key,
         },
     }
 }
