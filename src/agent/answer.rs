@@ -112,7 +112,10 @@ impl Driver<'_> {
             Begun::Execute(open) => open,
             _ => return Err(unexpected(MODEL)),
         };
-        match self.spec.model.respond(&request, &mut |_| {}).await {
+        let answer = self.spec.model.respond(&request, &mut |_| {}).await;
+        // The conversation grows in place once nobody else holds it.
+        drop(request);
+        match answer {
             Ok(answer) => self.record(open, &answer).await,
             Err(error) => Err(self.not_answered(open, &error).await),
         }

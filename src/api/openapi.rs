@@ -225,4 +225,22 @@ mod tests {
             .collect();
         assert_eq!(documented, routed);
     }
+
+    #[test]
+    fn every_schema_that_is_named_is_there() {
+        let json = serde_json::to_value(document()).expect("serialises");
+        let mut open = vec![&json];
+        let mut named = BTreeSet::new();
+        while let Some(value) = open.pop() {
+            if let Some(name) = value.get("$ref").and_then(|r| r.as_str()) {
+                named.insert(name.trim_start_matches('#').to_owned());
+            }
+            open.extend(value.as_object().into_iter().flat_map(|o| o.values()));
+            open.extend(value.as_array().into_iter().flatten());
+        }
+        for name in &named {
+            assert!(json.pointer(name).is_some(), "{name} is nowhere");
+        }
+        assert!(named.contains("/components/schemas/AgentProfile"));
+    }
 }

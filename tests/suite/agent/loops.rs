@@ -135,10 +135,11 @@ async fn l15_changed_instructions_reach_the_model_only_in_new_sessions() {
     let new = stage.runtime.start(NewSession::of(agent)).await.unwrap();
     turn(&old, "again").await;
     turn(&new, "hi").await;
-    let asked = model.asked.lock().unwrap();
-    let told: Vec<&str> = asked.iter().map(|r| r.system.as_str()).collect();
+    let told: Vec<String> = {
+        let asked = model.asked.lock().unwrap();
+        asked.iter().map(|r| r.system.clone()).collect()
+    };
     assert_eq!(told, ["be brief", "be brief", "be long"]);
-    drop(asked);
     let started = of(&old, "run.started").await;
     assert_eq!(started[1]["agent_deployment_revision_number"], 1);
     stage.runtime.close().await;
