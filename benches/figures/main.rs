@@ -26,6 +26,10 @@ mod memory;
 mod server;
 mod snapshots;
 
+/// The allocator of the `longhaul` program, for what is measured in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One row: what, how much, what was to be reached.
 struct Row {
     what: String,

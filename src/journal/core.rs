@@ -162,7 +162,7 @@ impl Core {
             on_doubt: step.doubt(),
             on_failure: step.on_failure,
         };
-        let asked = self.calls.queue().ask(StepOp::Begin(Box::new(begin))).await;
+        let asked = self.calls.queue().ask(StepOp::Begin(Arc::new(begin))).await;
         let Answered { result, repeated } = asked.map_err(|e| refused(e, place))?;
         let open = |id: EventId| {
             Begun::Execute(OpenStep {
@@ -223,7 +223,7 @@ impl Core {
     ) -> Result<Ended, JournalError> {
         let waits = extra != Extra::default() || value.len() > UNWAITED_BYTES_MAX;
         let (usage, events) = extra.into_parts()?;
-        let op = StepOp::Complete(Box::new(CompleteStep {
+        let op = StepOp::Complete(Arc::new(CompleteStep {
             step: step.id,
             value,
             usage,
@@ -327,7 +327,7 @@ impl Core {
         step: EventId,
         verdict: Verdict,
     ) -> Result<(), JournalError> {
-        let op = StepOp::Resolve(Box::new(ResolveStep { step, verdict }));
+        let op = StepOp::Resolve(Arc::new(ResolveStep { step, verdict }));
         self.calls.queue().ask(op).await?;
         Ok(())
     }
@@ -404,7 +404,7 @@ fn failed(
     extra: Extra,
 ) -> Result<StepOp, JournalError> {
     let (usage, events) = extra.into_parts()?;
-    Ok(StepOp::Fail(Box::new(FailStep {
+    Ok(StepOp::Fail(Arc::new(FailStep {
         step: step.id,
         error: error.to_run_error(),
         partial,

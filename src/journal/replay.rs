@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::EventId;
 use longhaul_actors::session::payload::{StepCompleted, StepStarted};
@@ -22,8 +23,9 @@ use super::JournalError;
 use super::core::known_as;
 use super::signals;
 use crate::runner::attempt::{read_page, read_text_page};
+use crate::runner::calls::CallError;
 use crate::runner::history::text_at;
-use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery};
+use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery, TextPage};
 
 /// Events on one page of the log.
 const PAGE_LIMIT: usize = 1_000;
@@ -64,6 +66,8 @@ pub(super) struct Replay {
 struct Past {
     /// The position after which to read on; `None` = the chain's first is not known yet.
     after: Option<u64>,
+    /// The page after the last one, if it is being read already.
+    ahead: Option<Ahead>,
     /// Whether everything was read.
     ended: bool,
     /// Steps begun and, so far, not ended.
@@ -71,6 +75,15 @@ struct Past {
     done: HashMap<StepPlace, Done>,
     bytes: usize,
     signals: Signals,
+}
+
+/// A page that is being read while the one before it is used.
+struct Ahead(BoxFuture<'static, Result<TextPage, CallError>>);
+
+impl std::fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ahead")
+    }
 }
 
 #[derive(Debug)]
@@ -198,8 +211,19 @@ impl Replay {
             Some(after) => after,
             None => self.first_queued().await?,
         };
-        let query = self.query(Cursor::After(after), TYPES, PAGE_LIMIT);
-        let page = read_text_page(&*self.api, &self.door, query).await?;
+        let reading = match past.ahead.take() {
+            Some(Ahead(reading)) => reading,
+            None => self.text_page(after),
+        };
+        let page = reading.await?;
+        past.ahead = page.next.map(|next| {
+            let mut reading = self.text_page(next);
+            // Asked once, it is on its way: the server reads while this page is used.
+            match (&mut reading).now_or_never() {
+                Some(page) => Ahead(ready(page).boxed()),
+                None => Ahead(reading),
+            }
+        });
         for text in &page.events {
             let Ok(event) = serde_json::from_slice::<Envelope<'_>>(text) else {
                 // Nothing that the server writes; it is asked for what is not found here.
@@ -213,7 +237,16 @@ impl Replay {
         }
         past.after = page.next.or(past.after).or(Some(after));
         past.ended |= page.next.is_none();
+        if past.ended {
+            past.ahead = None;
+        }
         Ok(())
+    }
+
+    fn text_page(&self, after: u64) -> BoxFuture<'static, Result<TextPage, CallError>> {
+        let query = self.query(Cursor::After(after), TYPES, PAGE_LIMIT);
+        let (api, door) = (Arc::clone(&self.api), self.door.clone());
+        async move { read_text_page(&*api, &door, query).await }.boxed()
     }
 
     /// The position of the `run.queued` that the chain began with.

@@ -141,6 +141,20 @@ impl Attempt {
         Ok(inputs_of(&answer.body))
     }
 
+    /// What arrived meanwhile, without waiting and, where it is nothing, without a write. The flag:
+    /// the answer to an earlier try was lost, and what that one took stands in the log alone.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub(crate) async fn inputs_now(&self) -> Result<(Vec<Value>, bool), CallError> {
+        // What is never written is in no log: there the answer must be kept for a second try.
+        if self.claim.keeps_nothing {
+            return Ok((self.inputs(Duration::ZERO).await?, false));
+        }
+        let (answer, again) = self.calls.unnumbered("inputs", &json!({})).await?;
+        Ok((inputs_of(&answer.body), again))
+    }
+
     /// Waits for things outside: `{"question_id": …}`, `{"approval_id": …}`,
     /// `{"tool_use_id": …}`, `{"signal": …, "timeout_ms"?: …}`, `{"budget": true}`.
     ///

@@ -301,6 +301,8 @@ fn kept(value: &RawValue) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
     use longhaul_actors::session::step::{CompleteStep, FailStep, ResolveStep, StepPlace};
@@ -341,13 +343,13 @@ mod tests {
             usage: Some((usage, Bytes::from_static(br#"{"cost_micros":3}"#))),
             events: vec![event.clone()],
         };
-        let resolve = |verdict| StepOp::Resolve(Box::new(ResolveStep { step, verdict }));
+        let resolve = |verdict| StepOp::Resolve(Arc::new(ResolveStep { step, verdict }));
         vec![
-            StepOp::Begin(Box::new(begin(None, OnDoubt::Retry))),
-            StepOp::Begin(Box::new(begin(Some("k"), OnDoubt::Surface))),
-            StepOp::Complete(Box::new(complete(StepValue::Json("null".into())))),
-            StepOp::Complete(Box::new(complete(bytes.clone()))),
-            StepOp::Fail(Box::new(FailStep {
+            StepOp::Begin(Arc::new(begin(None, OnDoubt::Retry))),
+            StepOp::Begin(Arc::new(begin(Some("k"), OnDoubt::Surface))),
+            StepOp::Complete(Arc::new(complete(StepValue::Json("null".into())))),
+            StepOp::Complete(Arc::new(complete(bytes.clone()))),
+            StepOp::Fail(Arc::new(FailStep {
                 step,
                 error: error.clone(),
                 partial: Some("[1]".into()),
