@@ -39,7 +39,7 @@ const BARE_AT: usize = 50;
 struct Instantly {
     answers: usize,
     folder: PathBuf,
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::Sender<Asked>,
 }
 
 /// A question to the model.
@@ -106,7 +106,7 @@ impl Model for Instantly {
             model: self.name().to_owned(),
         };
         let answered = Instant::now();
-        let _ = self.asked.send(Asked {
+        let _ = self.asked.try_send(Asked {
             at,
             answered,
             used,
@@ -202,7 +202,7 @@ fn ran(turns: usize) -> Ran {
         .enable_all()
         .build()
         .unwrap();
-    let (said, mut heard) = mpsc::unbounded_channel();
+    let (said, mut heard) = mpsc::channel(turns);
     let folder_of_bare = folder.path().to_owned();
     let model = Instantly {
         answers: turns,
