@@ -95,7 +95,7 @@ impl Drop for Site {
     }
 }
 
-fn bytes_below(folder: &Path) -> u64 {
+pub(crate) fn bytes_below(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap();
     let of = |entry: std::fs::DirEntry| {
         let about = entry.metadata().unwrap();

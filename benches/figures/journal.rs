@@ -2,6 +2,7 @@
 //!
 //! The harness is in this process; so is the runtime, or it is a server in a process of its own.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ const RUNS: usize = 64;
 const COUNTED: Duration = Duration::from_secs(10);
 /// Steps of the run that is replayed.
 const REPLAYED: u32 = 10_000;
+/// Steps of one round; bare appends follow for as long as `BARE`.
+const ROUND: usize = 1_000;
+const BARE: Duration = Duration::from_millis(300);
 
 /// What a step of 1 KiB gives.
 fn kilobyte() -> String {
@@ -96,10 +100,22 @@ impl Harness for BusyHarness {
     }
 }
 
-/// Steps one after the other, and once more by a second attempt; tells how long each took, and
-/// then all of the second's together, in milliseconds.
+/// Steps one after the other, and once more by a second attempt. In turns with the steps it
+/// measures bare appends.
 #[derive(Debug)]
-struct Alone(mpsc::Sender<f64>);
+struct Alone {
+    folder: PathBuf,
+    said: mpsc::Sender<Said>,
+}
+
+/// What it has measured, in milliseconds.
+#[derive(Debug)]
+enum Said {
+    /// The median of a round's steps, and of its bare appends.
+    Round { step: f64, bare: f64 },
+    /// All steps replayed.
+    Replayed(f64),
+}
 
 impl Harness for Alone {
     fn kind(&self) -> &str {
@@ -112,17 +128,24 @@ impl Harness for Alone {
             let journal = Journal::open(attempt);
             let first = attempt.claim().attempt == 1;
             let start = Instant::now();
+            let mut each = Vec::new();
             for n in 0..REPLAYED {
                 let one = Instant::now();
                 step(&journal, n).await?;
-                if first {
-                    let _ = self.0.try_send(one.elapsed().as_secs_f64() * 1000.0);
+                each.push(one.elapsed().as_secs_f64() * 1000.0);
+                if first && each.len() == ROUND {
+                    let step = quantile(&mut each, 0.5);
+                    each.clear();
+                    let bare = tokio::task::block_in_place(|| fdatasync_loop(&self.folder, BARE));
+                    let bare = bare.unwrap().p50_ms;
+                    self.said.send(Said::Round { step, bare }).await.unwrap();
                 }
             }
             if first {
                 return Ok(End::Release);
             }
-            let _ = self.0.try_send(start.elapsed().as_secs_f64() * 1000.0);
+            let replayed = start.elapsed().as_secs_f64() * 1000.0;
+            self.said.send(Said::Replayed(replayed)).await.unwrap();
             Ok(End::Settle(Settlement::succeeded()))
         })
     }
@@ -202,41 +225,58 @@ fn over_http() -> f64 {
     })
 }
 
-/// Milliseconds of a step at the median, and of all of them replayed.
-fn alone(folder: &std::path::Path) -> (f64, f64) {
+/// Milliseconds of a step, of a bare append beside it, and of all steps replayed: medians.
+fn alone() -> (f64, f64, f64) {
+    let folder = tempfile::tempdir().unwrap();
     threads().block_on(async {
-        let (said, mut times) = mpsc::channel(REPLAYED as usize + 1);
-        let runtime = started(folder, Arc::new(Alone(said)), 1).await;
-        let mut each = Vec::new();
-        for _ in 0..REPLAYED {
-            each.push(times.recv().await.unwrap());
-        }
-        let replay = times.recv().await.unwrap();
+        let (said, mut heard) = mpsc::channel(1);
+        let harness = Alone {
+            folder: folder.path().to_owned(),
+            said,
+        };
+        let runtime = started(folder.path(), Arc::new(harness), 1).await;
+        let (mut steps, mut bares) = (Vec::new(), Vec::new());
+        let replayed = loop {
+            match heard.recv().await.unwrap() {
+                Said::Round { step, bare } => {
+                    steps.push(step);
+                    bares.push(bare);
+                }
+                Said::Replayed(ms) => break ms,
+            }
+        };
         runtime.close().await;
-        (quantile(&mut each, 0.5), replay)
+        (
+            quantile(&mut steps, 0.5),
+            quantile(&mut bares, 0.5),
+            replayed,
+        )
     })
 }
 
-pub(crate) fn rows() -> Vec<Row> {
+pub(crate) fn many() -> Vec<Row> {
     let many = in_process();
+    vec![Row::new(
+        "durable steps of 1 KiB, 64 runs, in process",
+        format!("{many:.0}/s"),
+        "≥ 20,000/s",
+        many >= 20_000.0,
+    )]
+}
+
+pub(crate) fn http() -> Vec<Row> {
     let http = over_http();
-    let folder = tempfile::tempdir().unwrap();
-    let bare = fdatasync_loop(folder.path(), Duration::from_secs(5)).unwrap();
-    let (p50, replay) = alone(folder.path());
-    let bare = bare.p50_ms;
+    vec![Row::new(
+        "durable steps of 1 KiB, 64 runs, over HTTP",
+        format!("{http:.0}/s"),
+        "≥ 8,000/s",
+        http >= 8_000.0,
+    )]
+}
+
+pub(crate) fn one() -> Vec<Row> {
+    let (p50, bare, replay) = alone();
     vec![
-        Row::new(
-            "durable steps of 1 KiB, 64 runs, in process",
-            format!("{many:.0}/s"),
-            "≥ 20,000/s",
-            many >= 20_000.0,
-        ),
-        Row::new(
-            "durable steps of 1 KiB, 64 runs, over HTTP",
-            format!("{http:.0}/s"),
-            "≥ 8,000/s",
-            http >= 8_000.0,
-        ),
         Row::new(
             "a step of one run alone: begin and complete",
             format!("p50 {p50:.3} ms; bare {bare:.3} ms: {:.1} ×", p50 / bare),

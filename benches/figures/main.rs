@@ -14,6 +14,7 @@
     reason = "a bench may panic, prints, and reads the clock"
 )]
 
+mod agent;
 mod claims;
 mod cold;
 mod followers;
@@ -24,6 +25,10 @@ mod load;
 mod memory;
 mod server;
 mod snapshots;
+
+/// The allocator of the `longhaul` program, for what is measured in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// One row: what, how much, what was to be reached.
 struct Row {
@@ -55,7 +60,10 @@ const ALL: &[Bench] = &[
     ("memory", memory::rows),
     ("followers", followers::rows),
     ("growth", growth::rows),
-    ("journal", journal::rows),
+    ("journal-in-process", journal::many),
+    ("journal-http", journal::http),
+    ("journal-alone", journal::one),
+    ("agent", agent::rows),
     ("forks", forks::forks),
     ("checkpoints", forks::checkpoints),
     ("resume", claims::resume),

@@ -123,7 +123,10 @@ impl Driver<'_> {
 
     /// Takes messages that arrived since.
     async fn steer(&mut self) -> Result<(), Halt> {
-        let inputs = self.attempt.inputs(std::time::Duration::ZERO).await?;
+        let (inputs, is_in_log_only) = self.attempt.inputs_now().await?;
+        if is_in_log_only {
+            self.talk = None;
+        }
         if self.talk.is_none() {
             // They are in the log, which is read next.
             return Ok(());

@@ -31,11 +31,11 @@ pub(super) async fn run(
     };
     let digest = digest(spec);
     let tools = Arc::new(tool_specs(spec));
-    let mut messages = vec![Message::text(Role::User, prompt)];
+    let mut messages = Arc::new(vec![Message::text(Role::User, prompt)]);
     for turn in 0..spec.limits.turns_max {
         let request = ModelRequest {
             system: spec.instructions.clone(),
-            messages: Arc::new(messages.clone()),
+            messages: Arc::clone(&messages),
             tools: Arc::clone(&tools),
             output_tokens_max: spec.limits.output_tokens_max,
             schema: spec.output_schema.clone(),
@@ -45,12 +45,15 @@ pub(super) async fn run(
             Ok(answer) => answer,
             Err(why) => return Ok(ToolOutput::error(why)),
         };
+        // The conversation grows in place once nobody else holds it.
+        drop(request);
         let calls = calls_of(turn, &answer);
         if calls.is_empty() {
             return Ok(ToolOutput::text(answer.text));
         }
-        messages.push(said(&answer, &calls));
-        messages.push(results(&hands, calls).await?);
+        let said = said(&answer, &calls);
+        let results = results(&hands, calls).await?;
+        Arc::make_mut(&mut messages).extend([said, results]);
     }
     let text = format!(
         "it was asked {} times and has not come to an end",

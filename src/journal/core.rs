@@ -137,7 +137,7 @@ impl Core {
             if counts.locks.len() >= LOCKS_KEPT {
                 counts.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             }
-            Arc::clone(counts.locks.entry(known_as(place)).or_default())
+            Arc::clone(counts.locks.entry(known_as(place.clone())).or_default())
         };
         Some(lock.lock_owned().await)
     }
@@ -151,7 +151,7 @@ impl Core {
         input: Option<Bytes>,
     ) -> Result<Begun, JournalError> {
         let lock = self.lock(step, place).await;
-        if let Some(done) = self.replay.find(&known_as(place)).await? {
+        if let Some(done) = self.replay.find(&known_as(place.clone())).await? {
             return replayed(place, digest, done);
         }
         let begin = BeginStep {
@@ -162,7 +162,7 @@ impl Core {
             on_doubt: step.doubt(),
             on_failure: step.on_failure,
         };
-        let asked = self.calls.queue().ask(StepOp::Begin(Box::new(begin))).await;
+        let asked = self.calls.queue().ask(StepOp::Begin(Arc::new(begin))).await;
         let Answered { result, repeated } = asked.map_err(|e| refused(e, place))?;
         let open = |id: EventId| {
             Begun::Execute(OpenStep {
@@ -223,7 +223,7 @@ impl Core {
     ) -> Result<Ended, JournalError> {
         let waits = extra != Extra::default() || value.len() > UNWAITED_BYTES_MAX;
         let (usage, events) = extra.into_parts()?;
-        let op = StepOp::Complete(Box::new(CompleteStep {
+        let op = StepOp::Complete(Arc::new(CompleteStep {
             step: step.id,
             value,
             usage,
@@ -327,7 +327,7 @@ impl Core {
         step: EventId,
         verdict: Verdict,
     ) -> Result<(), JournalError> {
-        let op = StepOp::Resolve(Box::new(ResolveStep { step, verdict }));
+        let op = StepOp::Resolve(Arc::new(ResolveStep { step, verdict }));
         self.calls.queue().ask(op).await?;
         Ok(())
     }
@@ -347,14 +347,14 @@ impl Core {
 }
 
 /// As a step is known: with a key, by nothing else.
-pub(super) fn known_as(place: &StepPlace) -> StepPlace {
-    match &place.idempotency_key {
-        None => place.clone(),
+pub(super) fn known_as(place: StepPlace) -> StepPlace {
+    match place.idempotency_key {
+        None => place,
         key => StepPlace {
             path: String::new(),
             name: String::new(),
             occurrence: 0,
-            idempotency_key: key.clone(),
+            idempotency_key: key,
         },
     }
 }
@@ -404,7 +404,7 @@ fn failed(
     extra: Extra,
 ) -> Result<StepOp, JournalError> {
     let (usage, events) = extra.into_parts()?;
-    Ok(StepOp::Fail(Box::new(FailStep {
+    Ok(StepOp::Fail(Arc::new(FailStep {
         step: step.id,
         error: error.to_run_error(),
         partial,

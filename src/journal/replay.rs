@@ -8,21 +8,24 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::EventId;
-use longhaul_actors::session::step::{StepPlace, StepValue};
+use longhaul_actors::session::payload::{StepCompleted, StepStarted};
+use longhaul_actors::session::step::{StepEffects, StepPlace, StepValue};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
 use super::JournalError;
 use super::core::known_as;
 use super::signals;
-use crate::runner::attempt::read_page;
+use crate::runner::attempt::{read_page, read_text_page};
+use crate::runner::calls::CallError;
 use crate::runner::history::text_at;
-use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery};
+use crate::runner::protocol::{Claim, ClaimApi, Cursor, EventsPage, EventsQuery, TextPage};
 
 /// Events on one page of the log.
 const PAGE_LIMIT: usize = 1_000;
@@ -63,6 +66,8 @@ pub(super) struct Replay {
 struct Past {
     /// The position after which to read on; `None` = the chain's first is not known yet.
     after: Option<u64>,
+    /// The page after the last one, if it is being read already.
+    ahead: Option<Ahead>,
     /// Whether everything was read.
     ended: bool,
     /// Steps begun and, so far, not ended.
@@ -70,6 +75,15 @@ struct Past {
     done: HashMap<StepPlace, Done>,
     bytes: usize,
     signals: Signals,
+}
+
+/// A page that is being read while the one before it is used.
+struct Ahead(BoxFuture<'static, Result<TextPage, CallError>>);
+
+impl std::fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ahead")
+    }
 }
 
 #[derive(Debug)]
@@ -178,14 +192,18 @@ impl Replay {
         types: &'static [&'static str],
         limit: usize,
     ) -> Result<EventsPage, JournalError> {
-        let query = EventsQuery {
+        let query = self.query(cursor, types, limit);
+        Ok(read_page(&*self.api, &self.door, query).await?)
+    }
+
+    fn query(&self, cursor: Cursor, types: &'static [&'static str], limit: usize) -> EventsQuery {
+        EventsQuery {
             workspace: self.workspace.clone(),
             session_id: self.session_id.clone(),
             cursor,
             types,
             limit,
-        };
-        Ok(read_page(&*self.api, &self.door, query).await?)
+        }
     }
 
     async fn read_on(&self, past: &mut Past) -> Result<(), JournalError> {
@@ -193,20 +211,42 @@ impl Replay {
             Some(after) => after,
             None => self.first_queued().await?,
         };
-        let page = self.page(Cursor::After(after), TYPES, PAGE_LIMIT).await?;
-        for event in page.events {
-            let attempt = event.get("attempt").and_then(Value::as_u64);
-            if attempt == Some(u64::from(self.attempt))
-                && text_at(&event, "run_id") == Some(&self.run_id)
-            {
+        let reading = match past.ahead.take() {
+            Some(Ahead(reading)) => reading,
+            None => self.text_page(after),
+        };
+        let page = reading.await?;
+        past.ahead = page.next.map(|next| {
+            let mut reading = self.text_page(next);
+            // Asked once, it is on its way: the server reads while this page is used.
+            match (&mut reading).now_or_never() {
+                Some(page) => Ahead(ready(page).boxed()),
+                None => Ahead(reading),
+            }
+        });
+        for text in &page.events {
+            let Ok(event) = serde_json::from_slice::<Envelope<'_>>(text) else {
+                // Nothing that the server writes; it is asked for what is not found here.
+                continue;
+            };
+            if event.attempt == Some(self.attempt) && event.run_id == Some(&*self.run_id) {
                 past.ended = true;
                 break;
             }
-            past.fold(event);
+            past.fold(&event, text);
         }
         past.after = page.next.or(past.after).or(Some(after));
         past.ended |= page.next.is_none();
+        if past.ended {
+            past.ahead = None;
+        }
         Ok(())
+    }
+
+    fn text_page(&self, after: u64) -> BoxFuture<'static, Result<TextPage, CallError>> {
+        let query = self.query(Cursor::After(after), TYPES, PAGE_LIMIT);
+        let (api, door) = (Arc::clone(&self.api), self.door.clone());
+        async move { read_text_page(&*api, &door, query).await }.boxed()
     }
 
     /// The position of the `run.queued` that the chain began with.
@@ -235,96 +275,124 @@ impl Replay {
     }
 }
 
+/// What is read of an envelope; the content only where its type is known.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(default)]
+    run_id: Option<&'a str>,
+    #[serde(default)]
+    attempt: Option<u32>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+}
+
+/// Of `step.failed`.
+#[derive(Deserialize)]
+struct FailedStep {
+    step_id: EventId,
+}
+
+/// Of `signal.consumed`.
+#[derive(Deserialize)]
+struct Consumed {
+    name: String,
+    signal_id: EventId,
+}
+
+/// Of `item.closed`.
+#[derive(Deserialize)]
+struct Closed {
+    state: String,
+    #[serde(default)]
+    signal: Option<String>,
+}
+
 impl Past {
-    fn fold(&mut self, mut event: Value) {
-        let id = text_at(&event, "id").and_then(|id| EventId::parse(id).ok());
-        let kind = text_at(&event, "type").unwrap_or_default().to_owned();
-        let Some(content) = event.get_mut("content") else {
+    /// Notes an event; `text` is what it was read from. Contents that are gone, or that say
+    /// nothing, are passed over: what is missing here is asked of the server.
+    fn fold(&mut self, event: &Envelope<'_>, text: &Bytes) {
+        let Some(content) = event.content.map(RawValue::get) else {
             return;
         };
-        match (kind.as_str(), id) {
-            ("step.started", Some(id)) => {
-                if let Some(begun) = begun(content) {
-                    self.begun.insert(id, begun);
+        match event.kind {
+            "step.started" => {
+                let started = serde_json::from_str::<StepStarted<'_>>(content);
+                if let (Ok(id), Ok(started)) = (EventId::parse(event.id), started) {
+                    self.begun.insert(id, started.into());
                 }
             }
-            ("step.completed", _) => {
-                let begun = step_id(content).and_then(|id| Some((id, self.begun.remove(&id)?)));
-                if let Some((id, begun)) = begun {
-                    self.completed(id, begun, content);
+            "step.completed" => {
+                if let Ok(completed) = serde_json::from_str::<StepCompleted<'_>>(content)
+                    && let Some(begun) = self.begun.remove(&completed.step_id)
+                    && let Ok(value) = completed.value(text)
+                {
+                    self.completed(completed.step_id, begun, value, completed.event_ids);
                 }
             }
             // It may be begun again; then the server tells.
-            ("step.failed", _) => {
-                if let Some(id) = step_id(content) {
-                    self.begun.remove(&id);
+            "step.failed" => {
+                if let Ok(failed) = serde_json::from_str::<FailedStep>(content) {
+                    self.begun.remove(&failed.step_id);
                 }
             }
-            ("signal.consumed", Some(id)) => {
-                let signal = text_at(content, "signal_id").and_then(|s| EventId::parse(s).ok());
-                if let (Some(name), Some(signal)) = (text_at(content, "name"), signal) {
-                    let taken = (name.to_owned(), signal);
-                    self.signals.taken.insert(id.seq(), taken);
+            "signal.consumed" => {
+                let consumed = serde_json::from_str::<Consumed>(content);
+                if let (Ok(id), Ok(c)) = (EventId::parse(event.id), consumed) {
+                    self.signals.taken.insert(id.seq(), (c.name, c.signal_id));
                 }
             }
-            ("item.closed", Some(id)) if text_at(content, "state") == Some("expired") => {
-                if let Some(name) = text_at(content, "signal") {
-                    let expired = (name.to_owned(), id);
-                    self.signals.expired.insert(id.seq(), expired);
+            "item.closed" => {
+                let closed = serde_json::from_str::<Closed>(content);
+                if let (Ok(id), Ok(closed)) = (EventId::parse(event.id), closed)
+                    && closed.state == "expired"
+                    && let Some(name) = closed.signal
+                {
+                    self.signals.expired.insert(id.seq(), (name, id));
                 }
             }
             _ => {}
         }
     }
 
-    fn completed(&mut self, step_id: EventId, begun: Begun, content: &mut Value) {
+    fn completed(
+        &mut self,
+        step_id: EventId,
+        begun: Begun,
+        value: StepValue,
+        event_ids: Vec<EventId>,
+    ) {
         if signals::is_wait(&begun.place.name) {
-            self.signals.used.extend(signals::used_by(content));
+            self.signals.used.extend(signals::used_by(&value));
         }
         if !begun.is_external || self.bytes >= VALUES_BYTES_MAX {
             return;
         }
-        // What is not to be had (erased, never kept) is the server's to say.
-        let Some(value) = value(content) else { return };
-        let ids = content.get("event_ids").and_then(Value::as_array);
-        let ids = ids.into_iter().flatten().filter_map(Value::as_str);
         self.bytes += value.len();
         let done = Done {
             step_id,
             digest: begun.digest,
             value,
-            event_ids: ids.filter_map(|id| EventId::parse(id).ok()).collect(),
+            event_ids,
         };
         self.done.insert(begun.place, done);
     }
 }
 
-fn step_id(content: &Value) -> Option<EventId> {
-    EventId::parse(text_at(content, "step_id")?).ok()
-}
-
-fn begun(content: &Value) -> Option<Begun> {
-    let occurrence = content.get("occurrence").and_then(Value::as_u64);
-    let place = StepPlace {
-        path: text_at(content, "path").unwrap_or_default().to_owned(),
-        name: text_at(content, "name")?.to_owned(),
-        occurrence: occurrence.and_then(|o| u32::try_from(o).ok())?,
-        idempotency_key: text_at(content, "idempotency_key").map(str::to_owned),
-    };
-    Some(Begun {
-        place: known_as(&place),
-        digest: text_at(content, "input_digest")?.to_owned(),
-        is_external: text_at(content, "effects") == Some("external"),
-    })
-}
-
-fn value(content: &mut Value) -> Option<StepValue> {
-    if let Some(base64) = text_at(content, "value_base64") {
-        return Some(StepValue::Bytes {
-            content_type: text_at(content, "content_type")?.to_owned(),
-            bytes: STANDARD.decode(base64).ok()?.into(),
-        });
+impl From<StepStarted<'_>> for Begun {
+    fn from(started: StepStarted<'_>) -> Self {
+        let place = StepPlace {
+            path: started.path,
+            name: started.name,
+            occurrence: started.occurrence,
+            idempotency_key: started.idempotency_key,
+        };
+        Self {
+            place: known_as(place),
+            digest: started.input_digest,
+            is_external: started.effects == StepEffects::External,
+        }
     }
-    let json = serde_json::to_vec(content.get("value")?).ok()?;
-    Some(StepValue::Json(Bytes::from(json)))
 }

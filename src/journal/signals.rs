@@ -35,10 +35,13 @@ pub(super) fn is_wait(step: &str) -> bool {
 }
 
 /// The events that are part of such a step's result.
-pub(super) fn used_by(content: &Value) -> impl Iterator<Item = EventId> {
-    let keys = ["/value/signal_id", "/value/expired_by"];
-    keys.into_iter()
-        .filter_map(|key| EventId::parse(content.pointer(key)?.as_str()?).ok())
+pub(super) fn used_by(value: &StepValue) -> impl Iterator<Item = EventId> {
+    let got: Option<Got> = match value {
+        StepValue::Json(json) => serde_json::from_slice(json).ok(),
+        StepValue::Bytes { .. } => None,
+    };
+    let got = got.unwrap_or_default();
+    got.signal_id.into_iter().chain(got.expired_by)
 }
 
 pub(super) async fn wait(

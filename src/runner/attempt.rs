@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use longhaul_actors::code::Code;
 use longhaul_actors::env::Door;
 use longhaul_actors::session::command::SettleCheckpoint;
@@ -16,7 +17,7 @@ use super::calls::{CallError, Calls};
 use super::harness::{End, Failure, Harness, Settlement};
 use super::keep;
 use super::prepare::{Prepared, Unprepared, prepare};
-use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery};
+use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery, TextPage};
 use super::sandbox::Sandbox;
 use super::settings::RunnerConfig;
 use super::worker::Registry;
@@ -140,6 +141,20 @@ impl Attempt {
         Ok(inputs_of(&answer.body))
     }
 
+    /// What arrived meanwhile, without waiting and, where it is nothing, without a write. The flag:
+    /// the answer to an earlier try was lost, and what that one took stands in the log alone.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub(crate) async fn inputs_now(&self) -> Result<(Vec<Value>, bool), CallError> {
+        // What is never written is in no log: there the answer must be kept for a second try.
+        if self.claim.keeps_nothing {
+            return Ok((self.inputs(Duration::ZERO).await?, false));
+        }
+        let (answer, again) = self.calls.unnumbered("inputs", &json!({})).await?;
+        Ok((inputs_of(&answer.body), again))
+    }
+
     /// Waits for things outside: `{"question_id": …}`, `{"approval_id": …}`,
     /// `{"tool_use_id": …}`, `{"signal": …, "timeout_ms"?: …}`, `{"budget": true}`.
     ///
@@ -205,8 +220,24 @@ pub(crate) async fn read_page(
     door: &Door,
     query: EventsQuery,
 ) -> Result<EventsPage, CallError> {
+    until_read(door, || api.events(query.clone())).await
+}
+
+/// As [`read_page`], as text.
+pub(crate) async fn read_text_page(
+    api: &dyn ClaimApi,
+    door: &Door,
+    query: EventsQuery,
+) -> Result<TextPage, CallError> {
+    until_read(door, || api.events_text(query.clone())).await
+}
+
+async fn until_read<'a, T>(
+    door: &Door,
+    read: impl Fn() -> BoxFuture<'a, Result<T, ApiError>>,
+) -> Result<T, CallError> {
     loop {
-        match api.events(query.clone()).await {
+        match read().await {
             Ok(page) => return Ok(page),
             Err(e) if e.is_transient() => {
                 // Bounded by the claim: when it is lost, this future is dropped.

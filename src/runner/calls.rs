@@ -150,9 +150,22 @@ impl Calls {
         let n = *last_n + 1;
         body.insert("n".to_owned(), n.into());
         let body = Value::Object(body);
-        let answer = self.repeat(verb, wait, &body, snapshot).await?;
+        let (answer, _) = self.repeat(verb, wait, &body, snapshot).await?;
         *last_n = n;
         Ok(answer)
+    }
+
+    /// A call without a number, so that the server keeps no answer of it, behind all that was said
+    /// of steps; repeated until its answer is known or a whole lease has passed. The flag: it was
+    /// made more than once, and what an earlier try did was told to nobody.
+    pub(crate) async fn unnumbered(
+        &self,
+        verb: &str,
+        body: &Value,
+    ) -> Result<(CallAnswer, bool), CallError> {
+        self.queue.flush().await?;
+        let _one_at_a_time = self.last_n.lock().await;
+        self.repeat(verb, Duration::ZERO, body, None).await
     }
 
     /// Operations on the journal, all or none, without a number: repeated until the answer is known
@@ -222,15 +235,17 @@ impl Calls {
         wait: Duration,
         body: &Value,
         snapshot: Option<&SettleCheckpoint>,
-    ) -> Result<CallAnswer, CallError> {
+    ) -> Result<(CallAnswer, bool), CallError> {
         let mut pause = RETRY_MIN;
+        let mut again = false;
         loop {
             if let Some(reason) = self.lost.borrow().clone() {
                 return Err(CallError::Lost(reason));
             }
             if let Some(answer) = self.once(verb, wait, body, snapshot).await? {
-                return Ok(answer);
+                return Ok((answer, again));
             }
+            again = true;
             if self.idle() > self.lease {
                 self.say_lost("unreachable");
             }

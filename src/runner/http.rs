@@ -4,11 +4,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
+use longhaul_actors::code::Code;
+use longhaul_actors::session::step::{StepOp, StepResult};
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method, RequestBuilder, Url};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::protocol::{ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem};
+use super::protocol::{
+    ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem, TextPage,
+};
+use super::steps;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long an answer may take beyond what was asked to wait.
@@ -219,6 +228,28 @@ impl HttpApi {
         enrolled.token.as_deref().or(self.token.as_deref())
     }
 
+    async fn page(&self, query: &EventsQuery) -> Result<Bytes, ApiError> {
+        let now = self.enrolled();
+        let mut parameters = vec![("limit", query.limit.to_string())];
+        if !query.types.is_empty() {
+            parameters.push(("types", query.types.join(",")));
+        }
+        match query.cursor {
+            Cursor::After(after) => parameters.push(("after", after.to_string())),
+            Cursor::Before(before) => {
+                parameters.push(("order", "desc".to_owned()));
+                parameters.extend(before.map(|b| ("before", b.to_string())));
+            }
+        }
+        let path = ["v1", "sessions", query.session_id.as_str(), "events"];
+        let mut request = self.request(Method::GET, &path, &parameters, self.own(&now));
+        // Without tokens a runner serves every workspace; each session is read in its own.
+        if let (None, Some(workspace)) = (self.own(&now), &query.workspace) {
+            request = request.header("longhaul-workspace", workspace);
+        }
+        fetch(request, Duration::ZERO).await.map(|(_, body)| body)
+    }
+
     fn request(
         &self,
         method: Method,
@@ -243,7 +274,41 @@ impl HttpApi {
     }
 }
 
+/// A page of events on the wire.
+#[derive(Deserialize)]
+struct Page<T> {
+    events: Vec<T>,
+    #[serde(default)]
+    next_after: Option<u64>,
+    #[serde(default)]
+    next_before: Option<u64>,
+}
+
+impl<T> Page<T> {
+    fn next(&self, query: &EventsQuery) -> Option<u64> {
+        match query.cursor {
+            Cursor::After(_) => self.next_after,
+            Cursor::Before(_) => self.next_before,
+        }
+    }
+}
+
 async fn send(request: RequestBuilder, wait: Duration) -> Result<CallAnswer, ApiError> {
+    let (status, body) = fetch(request, wait).await?;
+    Ok(CallAnswer {
+        status,
+        body: read(&body)?,
+    })
+}
+
+/// What a successful answer says.
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body)
+        .map_err(|e| ApiError::Unreachable(format!("the answer is not understood: {e}")))
+}
+
+/// The status and body of a successful answer.
+async fn fetch(request: RequestBuilder, wait: Duration) -> Result<(u16, Bytes), ApiError> {
     let unreachable = |e: reqwest::Error| ApiError::Unreachable(e.to_string());
     let response = request
         .timeout(wait + ANSWER_MAX)
@@ -253,12 +318,7 @@ async fn send(request: RequestBuilder, wait: Duration) -> Result<CallAnswer, Api
     let status = response.status();
     let body = response.bytes().await.map_err(unreachable)?;
     if status.is_success() {
-        let body = serde_json::from_slice(&body)
-            .map_err(|e| ApiError::Unreachable(format!("the answer is no JSON: {e}")))?;
-        return Ok(CallAnswer {
-            status: status.as_u16(),
-            body,
-        });
+        return Ok((status.as_u16(), body));
     }
     // Not every 4xx or 5xx on the way is the server's own.
     let mut problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
@@ -323,6 +383,23 @@ impl ClaimApi for HttpApi {
         .boxed()
     }
 
+    fn steps<'a>(
+        &'a self,
+        token: &'a str,
+        ops: Vec<StepOp>,
+    ) -> BoxFuture<'a, Result<Vec<StepResult>, ApiError>> {
+        async move {
+            let body = steps::body(&ops).map_err(|why| steps::refused(Code::BodyInvalid, why))?;
+            let now = self.enrolled();
+            let path = ["v1", "claims", token, "steps"];
+            let request = self.request(Method::POST, &path, &[], self.own(&now));
+            let request = request.header(CONTENT_TYPE, "application/json").body(body);
+            let (_, answer) = fetch(request, Duration::ZERO).await?;
+            steps::results(&answer).map_err(|why| steps::refused(Code::Internal, why))
+        }
+        .boxed()
+    }
+
     fn reject_checkpoint<'a>(
         &'a self,
         token: &'a str,
@@ -361,36 +438,25 @@ impl ClaimApi for HttpApi {
 
     fn events(&self, query: EventsQuery) -> BoxFuture<'_, Result<EventsPage, ApiError>> {
         async move {
-            let now = self.enrolled();
-            let mut parameters = vec![("limit", query.limit.to_string())];
-            if !query.types.is_empty() {
-                parameters.push(("types", query.types.join(",")));
-            }
-            let next = match query.cursor {
-                Cursor::After(after) => {
-                    parameters.push(("after", after.to_string()));
-                    "next_after"
-                }
-                Cursor::Before(before) => {
-                    parameters.push(("order", "desc".to_owned()));
-                    parameters.extend(before.map(|b| ("before", b.to_string())));
-                    "next_before"
-                }
-            };
-            let path = ["v1", "sessions", query.session_id.as_str(), "events"];
-            let mut request = self.request(Method::GET, &path, &parameters, self.own(&now));
-            // Without tokens a runner serves every workspace; each session is read in its own.
-            if let (None, Some(workspace)) = (self.own(&now), &query.workspace) {
-                request = request.header("longhaul-workspace", workspace);
-            }
-            let mut body = send(request, Duration::ZERO).await?.body;
-            let events = match body.get_mut("events").map(Value::take) {
-                Some(Value::Array(events)) => events,
-                _ => Vec::new(),
-            };
+            let body = self.page(&query).await?;
+            let page: Page<Value> = read(&body)?;
             Ok(EventsPage {
-                events,
-                next: body.get(next).and_then(Value::as_u64),
+                next: page.next(&query),
+                events: page.events,
+            })
+        }
+        .boxed()
+    }
+
+    fn events_text(&self, query: EventsQuery) -> BoxFuture<'_, Result<TextPage, ApiError>> {
+        async move {
+            let body = self.page(&query).await?;
+            let page: Page<&RawValue> = read(&body)?;
+            // Copied: one event that is kept must not keep its page.
+            let text = |e: &&RawValue| Bytes::copy_from_slice(e.get().as_bytes());
+            Ok(TextPage {
+                events: page.events.iter().map(text).collect(),
+                next: page.next(&query),
             })
         }
         .boxed()

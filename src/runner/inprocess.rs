@@ -15,7 +15,9 @@ use longhaul_actors::session::viewer::Viewer;
 use longhaul_storage::Order;
 use serde_json::Value;
 
-use super::protocol::{ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem};
+use super::protocol::{
+    ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem, TextPage,
+};
 use crate::agent::handle::hosted::HostAgents;
 use crate::runtime::Runtime;
 
@@ -102,6 +104,18 @@ impl InProcess {
     }
 
     async fn page(&self, query: EventsQuery) -> Result<EventsPage, Rejection> {
+        let page = self.text_page(query).await?;
+        let read = |bytes: &bytes::Bytes| {
+            serde_json::from_slice(bytes).map_err(|e| Rejection::new(Code::Internal, e.to_string()))
+        };
+        let events = page.events.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(EventsPage {
+            events,
+            next: page.next,
+        })
+    }
+
+    async fn text_page(&self, query: EventsQuery) -> Result<TextPage, Rejection> {
         let invalid = |e: IdError| Rejection::new(Code::IdInvalid, e.to_string());
         let session = SessionId::parse(&query.session_id).map_err(invalid)?;
         let workspace = query
@@ -132,12 +146,8 @@ impl InProcess {
             .engine()
             .events(Viewer::all(workspace), session, query)
             .await?;
-        let read = |bytes: &bytes::Bytes| {
-            serde_json::from_slice(bytes).map_err(|e| Rejection::new(Code::Internal, e.to_string()))
-        };
-        let events = page.events.iter().map(read).collect::<Result<_, _>>()?;
-        Ok(EventsPage {
-            events,
+        Ok(TextPage {
+            events: page.events,
             next: page.next_after,
         })
     }
@@ -230,6 +240,10 @@ impl ClaimApi for InProcess {
 
     fn events(&self, query: EventsQuery) -> BoxFuture<'_, Result<EventsPage, ApiError>> {
         async move { self.page(query).await.map_err(refused) }.boxed()
+    }
+
+    fn events_text(&self, query: EventsQuery) -> BoxFuture<'_, Result<TextPage, ApiError>> {
+        async move { self.text_page(query).await.map_err(refused) }.boxed()
     }
 
     fn drain(&self) -> BoxFuture<'_, Result<(), ApiError>> {

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::code::Code;
 use longhaul_actors::session::command::SettleCheckpoint;
@@ -121,6 +122,15 @@ pub struct EventsPage {
     pub next: Option<u64>,
 }
 
+/// A page of events as text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TextPage {
+    /// Envelopes, JSON, in the order asked for.
+    pub events: Vec<Bytes>,
+    /// Where the next page starts; `None` = this was the last one.
+    pub next: Option<u64>,
+}
+
 /// The server, as seen by one enrolled runner.
 pub trait ClaimApi: Send + Sync + Debug + 'static {
     /// Enrols the runner (again, if the server has forgotten it). Idempotent.
@@ -160,9 +170,12 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
         ops: Vec<StepOp>,
     ) -> BoxFuture<'a, Result<Vec<StepResult>, ApiError>> {
         async move {
-            let body = steps::body(&ops).map_err(|why| steps::refused(Code::BodyInvalid, why))?;
+            let unsaid = |why| steps::refused(Code::BodyInvalid, why);
+            let body = steps::body(&ops).map_err(unsaid)?;
+            let body = serde_json::from_slice(&body).map_err(|e| unsaid(e.to_string()))?;
             let answer = self.call(token, "steps", Duration::ZERO, &body).await?;
-            steps::results(&answer.body).map_err(|why| steps::refused(Code::Internal, why))
+            let results = steps::results(answer.body.to_string().as_bytes());
+            results.map_err(|why| steps::refused(Code::Internal, why))
         }
         .boxed()
     }
@@ -220,6 +233,22 @@ pub trait ClaimApi: Send + Sync + Debug + 'static {
     /// # Errors
     /// See [`ApiError`].
     fn events(&self, query: EventsQuery) -> BoxFuture<'_, Result<EventsPage, ApiError>>;
+
+    /// As [`ClaimApi::events`], for a reader that takes less than all of each.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    fn events_text(&self, query: EventsQuery) -> BoxFuture<'_, Result<TextPage, ApiError>> {
+        async move {
+            let page = self.events(query).await?;
+            let text = page.events.iter().map(|e| Bytes::from(e.to_string()));
+            Ok(TextPage {
+                events: text.collect(),
+                next: page.next,
+            })
+        }
+        .boxed()
+    }
 
     /// Says that this runner wants no further claims.
     ///

@@ -12,8 +12,8 @@ use longhaul_actors::session::step::{
     BeginStep, OnDoubt, OnFailure, StepEffects, StepOp, StepRecorded, StepResult, StepValue,
     Verdict,
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use super::protocol::{ApiError, Problem};
 
@@ -21,9 +21,14 @@ use super::protocol::{ApiError, Problem};
 ///
 /// # Errors
 /// A value that is not JSON.
-pub(super) fn body(ops: &[StepOp]) -> Result<Value, String> {
-    let ops: Vec<Value> = ops.iter().map(op).collect::<Result<_, _>>()?;
-    Ok(json!({ "ops": ops }))
+pub(super) fn body(ops: &[StepOp]) -> Result<Vec<u8>, String> {
+    let bytes: usize = ops.iter().map(StepOp::content_bytes).sum();
+    let said = Body {
+        ops: ops.iter().map(Op::of).collect::<Result<_, _>>()?,
+    };
+    let mut out = Vec::with_capacity(bytes + ops.len() * 256 + 16);
+    serde_json::to_writer(&mut out, &said).map_err(|e| e.to_string())?;
+    Ok(out)
 }
 
 /// What cannot be said, or read.
@@ -37,128 +42,163 @@ pub(super) fn refused(code: Code, why: String) -> ApiError {
     }))
 }
 
-fn op(op: &StepOp) -> Result<Value, String> {
-    let mut out = Map::new();
-    match op {
-        StepOp::Begin(b) => begin(b, &mut out)?,
-        StepOp::Complete(c) => {
-            out.insert("op".into(), "complete".into());
-            out.insert("step_id".into(), json!(c.step));
-            value(&c.value, &mut out)?;
-            extra(c.usage.as_ref(), &c.events, &mut out)?;
-        }
-        StepOp::Fail(f) => {
-            out.insert("op".into(), "fail".into());
-            out.insert("step_id".into(), json!(f.step));
-            out.insert("error".into(), json!(f.error));
-            if let Some(partial) = &f.partial {
-                out.insert("partial".into(), parsed(partial)?);
+#[derive(Serialize)]
+struct Body<'a> {
+    ops: Vec<Op<'a>>,
+}
+
+/// One operation; which fields it has, `op` says. Values go out as the bytes that they are.
+#[derive(Serialize, Default)]
+struct Op<'a> {
+    op: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    occurrence: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_digest: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effects: Option<StepEffects>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_doubt: Option<OnDoubt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_failure: Option<OnFailure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_id: Option<EventId>,
+    #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RunError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    events: Vec<Event<'a>>,
+}
+
+#[derive(Serialize)]
+struct Event<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    content: &'a RawValue,
+}
+
+impl<'a> Op<'a> {
+    fn of(op: &'a StepOp) -> Result<Self, String> {
+        match op {
+            StepOp::Begin(b) => Self::begin(b),
+            StepOp::Complete(c) => {
+                let out = Self::ending("complete", c.step);
+                out.value(&c.value)?.extra(c.usage.as_ref(), &c.events)
             }
-            extra(f.usage.as_ref(), &f.events, &mut out)?;
-        }
-        StepOp::Resolve(r) => {
-            out.insert("op".into(), "resolve".into());
-            out.insert("step_id".into(), json!(r.step));
-            let verdict = match &r.verdict {
-                Verdict::Retry => "retry",
-                Verdict::Completed(v) => {
-                    value(v, &mut out)?;
-                    "completed"
+            StepOp::Fail(f) => {
+                let mut out = Self::ending("fail", f.step);
+                out.error = Some(&f.error);
+                out.partial = f.partial.as_ref().map(|p| raw(p)).transpose()?;
+                out.extra(f.usage.as_ref(), &f.events)
+            }
+            StepOp::Resolve(r) => {
+                let mut out = Self::ending("resolve", r.step);
+                out.verdict = Some(match &r.verdict {
+                    Verdict::Retry => "retry",
+                    Verdict::Completed(_) => "completed",
+                    Verdict::Failed(_) => "failed",
+                });
+                match &r.verdict {
+                    Verdict::Retry => {}
+                    Verdict::Completed(value) => out = out.value(value)?,
+                    Verdict::Failed(error) => out.error = Some(error),
                 }
-                Verdict::Failed(error) => {
-                    out.insert("error".into(), json!(error));
-                    "failed"
-                }
-            };
-            out.insert("as".into(), verdict.into());
+                Ok(out)
+            }
         }
     }
-    Ok(Value::Object(out))
-}
 
-fn begin(b: &BeginStep, out: &mut Map<String, Value>) -> Result<(), String> {
-    out.insert("op".into(), "begin".into());
-    out.insert("name".into(), b.place.name.clone().into());
-    if !b.place.path.is_empty() {
-        out.insert("path".into(), b.place.path.clone().into());
+    fn begin(b: &'a BeginStep) -> Result<Self, String> {
+        Ok(Self {
+            op: "begin",
+            name: Some(&b.place.name),
+            path: Some(&*b.place.path).filter(|path| !path.is_empty()),
+            occurrence: Some(b.place.occurrence),
+            input_digest: Some(&b.input_digest),
+            input: b.input.as_ref().map(|input| raw(input)).transpose()?,
+            idempotency_key: b.place.idempotency_key.as_deref(),
+            effects: Some(b.effects),
+            on_doubt: Some(b.on_doubt),
+            on_failure: Some(b.on_failure),
+            ..Self::default()
+        })
     }
-    out.insert("occurrence".into(), b.place.occurrence.into());
-    out.insert("input_digest".into(), b.input_digest.clone().into());
-    if let Some(input) = &b.input {
-        out.insert("input".into(), parsed(input)?);
-    }
-    if let Some(key) = &b.place.idempotency_key {
-        out.insert("idempotency_key".into(), key.clone().into());
-    }
-    let effects = match b.effects {
-        StepEffects::External => "external",
-        StepEffects::Sandbox => "sandbox",
-    };
-    let on_doubt = match b.on_doubt {
-        OnDoubt::Retry => "retry",
-        OnDoubt::Surface => "surface",
-    };
-    let on_failure = match b.on_failure {
-        OnFailure::Retry => "retry",
-        OnFailure::Surface => "surface",
-    };
-    out.insert("effects".into(), effects.into());
-    out.insert("on_doubt".into(), on_doubt.into());
-    out.insert("on_failure".into(), on_failure.into());
-    Ok(())
-}
 
-fn value(value: &StepValue, out: &mut Map<String, Value>) -> Result<(), String> {
-    match value {
-        StepValue::Json(json) => {
-            out.insert("value".into(), parsed(json)?);
-        }
-        StepValue::Bytes {
-            content_type,
-            bytes,
-        } => {
-            out.insert("value_base64".into(), STANDARD.encode(bytes).into());
-            out.insert("content_type".into(), content_type.clone().into());
+    fn ending(op: &'static str, step: EventId) -> Self {
+        Self {
+            op,
+            step_id: Some(step),
+            ..Self::default()
         }
     }
-    Ok(())
-}
 
-fn extra(
-    usage: Option<&(Usage, Bytes)>,
-    events: &[Input],
-    out: &mut Map<String, Value>,
-) -> Result<(), String> {
-    if let Some((_, content)) = usage {
-        out.insert("usage".into(), parsed(content)?);
+    fn value(mut self, value: &'a StepValue) -> Result<Self, String> {
+        match value {
+            StepValue::Json(json) => self.value = Some(raw(json)?),
+            StepValue::Bytes {
+                content_type,
+                bytes,
+            } => {
+                self.value_base64 = Some(STANDARD.encode(bytes));
+                self.content_type = Some(content_type);
+            }
+        }
+        Ok(self)
     }
-    if !events.is_empty() {
+
+    fn extra(
+        mut self,
+        usage: Option<&'a (Usage, Bytes)>,
+        events: &'a [Input],
+    ) -> Result<Self, String> {
+        self.usage = usage.map(|(_, content)| raw(content)).transpose()?;
         let events = events.iter().map(|e| {
-            let content = parsed(&e.content)?;
-            Ok(json!({"type": e.kind.text(), "content": content}))
+            Ok(Event {
+                kind: e.kind.text(),
+                content: raw(&e.content)?,
+            })
         });
-        let events = events.collect::<Result<Vec<_>, String>>()?;
-        out.insert("events".into(), events.into());
+        self.events = events.collect::<Result<_, String>>()?;
+        Ok(self)
     }
-    Ok(())
 }
 
-fn parsed(json: &[u8]) -> Result<Value, String> {
+fn raw(json: &[u8]) -> Result<&RawValue, String> {
     serde_json::from_slice(json).map_err(|e| format!("a value is not JSON: {e}"))
 }
 
 #[derive(Deserialize)]
-struct Results {
-    results: Vec<Answer>,
+struct Results<'a> {
+    #[serde(borrow)]
+    results: Vec<Answer<'a>>,
 }
 
 /// One answer; which fields it has, its state says.
 #[derive(Deserialize)]
-struct Answer {
-    state: String,
+struct Answer<'a> {
+    state: &'a str,
     step_id: EventId,
-    #[serde(default, deserialize_with = "given")]
-    value: Option<Value>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    value: Option<&'a RawValue>,
     #[serde(default)]
     value_base64: Option<String>,
     #[serde(default)]
@@ -169,8 +209,8 @@ struct Answer {
     budget_exceeded: bool,
     #[serde(default)]
     error: Option<RunError>,
-    #[serde(default, deserialize_with = "given")]
-    partial: Option<Value>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    partial: Option<&'a RawValue>,
     #[serde(default)]
     failures: u32,
     #[serde(default)]
@@ -180,22 +220,22 @@ struct Answer {
 }
 
 /// A field that is there, `null` too.
-fn given<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(d).map(Some)
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(d: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(d).map(Some)
 }
 
 /// The answers of a call.
 ///
 /// # Errors
 /// What does not fit.
-pub(super) fn results(body: &Value) -> Result<Vec<StepResult>, String> {
-    let answers = Results::deserialize(body).map_err(|e| e.to_string())?;
+pub(super) fn results(body: &[u8]) -> Result<Vec<StepResult>, String> {
+    let answers: Results<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     answers.results.into_iter().map(result).collect()
 }
 
-fn result(a: Answer) -> Result<StepResult, String> {
+fn result(a: Answer<'_>) -> Result<StepResult, String> {
     let step = a.step_id;
-    let recorded = |failed, a: Answer| {
+    let recorded = |failed, a: Answer<'_>| {
         StepResult::Recorded(StepRecorded {
             step,
             failed,
@@ -204,7 +244,7 @@ fn result(a: Answer) -> Result<StepResult, String> {
             budget_exceeded: a.budget_exceeded,
         })
     };
-    match a.state.as_str() {
+    match a.state {
         "execute" => Ok(StepResult::Execute { step }),
         "in_progress" => Ok(StepResult::InProgress { step }),
         "in_doubt" => match (a.started_attempt, a.started_run_id) {
@@ -218,7 +258,7 @@ fn result(a: Answer) -> Result<StepResult, String> {
         "completed" => match (a.value, a.value_base64) {
             (Some(json), None) => Ok(StepResult::Completed {
                 step,
-                value: StepValue::Json(json.to_string().into()),
+                value: StepValue::Json(kept(json)),
                 event_ids: a.event_ids.unwrap_or_default(),
             }),
             (None, Some(text)) => {
@@ -245,7 +285,7 @@ fn result(a: Answer) -> Result<StepResult, String> {
             Some(error) => Ok(StepResult::Failed {
                 step,
                 error,
-                partial: a.partial.map(|p| p.to_string().into()),
+                partial: a.partial.map(kept),
                 failures: a.failures,
             }),
             None => Ok(recorded(true, a)),
@@ -254,11 +294,19 @@ fn result(a: Answer) -> Result<StepResult, String> {
     }
 }
 
+/// A value without the rest of its answer.
+fn kept(value: &RawValue) -> Bytes {
+    Bytes::copy_from_slice(value.get().as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use longhaul_actors::session::input::{Origin, parse_attempt, parse_one};
     use longhaul_actors::session::step::{CompleteStep, FailStep, ResolveStep, StepPlace};
+    use serde_json::json;
 
     fn ops() -> Vec<StepOp> {
         let step = EventId([7; 16]);
@@ -295,13 +343,13 @@ mod tests {
             usage: Some((usage, Bytes::from_static(br#"{"cost_micros":3}"#))),
             events: vec![event.clone()],
         };
-        let resolve = |verdict| StepOp::Resolve(Box::new(ResolveStep { step, verdict }));
+        let resolve = |verdict| StepOp::Resolve(Arc::new(ResolveStep { step, verdict }));
         vec![
-            StepOp::Begin(Box::new(begin(None, OnDoubt::Retry))),
-            StepOp::Begin(Box::new(begin(Some("k"), OnDoubt::Surface))),
-            StepOp::Complete(Box::new(complete(StepValue::Json("null".into())))),
-            StepOp::Complete(Box::new(complete(bytes.clone()))),
-            StepOp::Fail(Box::new(FailStep {
+            StepOp::Begin(Arc::new(begin(None, OnDoubt::Retry))),
+            StepOp::Begin(Arc::new(begin(Some("k"), OnDoubt::Surface))),
+            StepOp::Complete(Arc::new(complete(StepValue::Json("null".into())))),
+            StepOp::Complete(Arc::new(complete(bytes.clone()))),
+            StepOp::Fail(Arc::new(FailStep {
                 step,
                 error: error.clone(),
                 partial: Some("[1]".into()),
@@ -316,8 +364,8 @@ mod tests {
 
     #[test]
     fn the_server_reads_what_is_said() {
-        let said = body(&ops()).unwrap().to_string();
-        let (n, verb) = parse_attempt("steps", said.as_bytes()).unwrap();
+        let said = body(&ops()).unwrap();
+        let (n, verb) = parse_attempt("steps", &said).unwrap();
         assert_eq!(n, None);
         let longhaul_actors::session::command::Verb::Steps { ops: read, many } = verb else {
             panic!("{verb:?}");
@@ -340,7 +388,7 @@ mod tests {
             { "state": "in_progress", "step_id": step },
             { "state": "in_doubt", "step_id": step, "started_attempt": 1, "started_run_id": run },
         ]});
-        let read = results(&answers).unwrap();
+        let read = results(answers.to_string().as_bytes()).unwrap();
         assert_eq!(read[0], StepResult::Execute { step });
         let null = StepValue::Json("null".into());
         assert!(matches!(&read[1], StepResult::Completed { value, .. } if *value == null));
@@ -360,6 +408,6 @@ mod tests {
         assert_eq!(read[6], StepResult::InProgress { step });
         assert!(matches!(read[7], StepResult::InDoubt { started_run, .. } if started_run == run));
         let odd = json!({ "results": [{ "state": "lost", "step_id": step }] });
-        assert!(results(&odd).is_err());
+        assert!(results(odd.to_string().as_bytes()).is_err());
     }
 }

@@ -19,7 +19,7 @@ use crate::limits::{PAGE_BYTES_MAX, PAGE_EVENTS_MAX};
 use crate::reader::Class;
 use crate::rows;
 use crate::session::actor::{Read, recover};
-use crate::session::envelope::envelope;
+use crate::session::envelope::{envelope, envelope_of};
 use crate::session::event::EventType;
 use crate::session::history::RunRow;
 use crate::session::projection::SessionRow;
@@ -458,14 +458,11 @@ fn page(
             seq: record.seq,
             reason,
         };
-        if let Some(types) = &query.types {
-            let header = header_of(record).map_err(|e| damaged(e.to_string()))?;
-            if !types.contains(&header.kind) {
-                continue;
-            }
+        let header = header_of(record).map_err(|e| damaged(e.to_string()))?;
+        let wanted = query.types.as_ref();
+        if wanted.is_none_or(|types| types.contains(&header.kind)) {
+            out.events.push(envelope_of(record, &header));
         }
-        out.events
-            .push(envelope(record).map_err(|e| damaged(e.to_string()))?);
     }
     out.next_after = last.filter(|seq| match query.order {
         Order::Asc => *seq < high,

@@ -10,6 +10,9 @@ use super::stored::{self, RecordError};
 use crate::ids::{EventId, RunId};
 use crate::time;
 
+/// What an envelope has beside its content, bytes, more or less.
+const FRAME_BYTES: usize = 448;
+
 #[derive(Serialize)]
 struct Envelope<'a> {
     seq: u64,
@@ -53,12 +56,12 @@ pub const fn content_state_text(state: ContentState) -> &'static str {
 /// The envelope of a stored record.
 pub fn envelope(record: &Record) -> Result<Bytes, RecordError> {
     let header = stored::header_of(record)?;
-    Ok(render(
-        record.seq,
-        &header,
-        record.content_state,
-        &record.content,
-    ))
+    Ok(envelope_of(record, &header))
+}
+
+/// The envelope of a stored record whose header was read already.
+pub(crate) fn envelope_of(record: &Record, header: &Header) -> Bytes {
+    render(record.seq, header, record.content_state, &record.content)
 }
 
 /// The envelope of a stored record whose content may be in memory only.
@@ -108,6 +111,8 @@ fn render(seq: u64, header: &Header, state: ContentState, content: &[u8]) -> Byt
         content_state: content_state_text(state),
         boundary: header.boundary,
     };
+    let mut out = Vec::with_capacity(content.map_or(0, |c| c.get().len()) + FRAME_BYTES);
     // Plain structs with string keys: serialising them has no failing case.
-    serde_json::to_vec(&envelope).unwrap_or_default().into()
+    let _ = serde_json::to_writer(&mut out, &envelope);
+    out.into()
 }

@@ -6,6 +6,8 @@
 
 mod answer;
 
+use std::sync::Arc;
+
 use bincode::{Decode, Encode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -30,17 +32,17 @@ pub const OPS_MAX: usize = 100;
 /// Most steps of a run that are begun and not ended.
 pub const OPEN_STEPS_MAX: usize = 256;
 
-/// One operation on a run's journal.
+/// One operation on a run's journal. Cheap to clone: it is kept until its answer is known.
 #[derive(Debug, Clone)]
 pub enum StepOp {
     /// Says that a step is about to run; durable before its effect.
-    Begin(Box<BeginStep>),
+    Begin(Arc<BeginStep>),
     /// Keeps its result.
-    Complete(Box<CompleteStep>),
+    Complete(Arc<CompleteStep>),
     /// Keeps why it has none.
-    Fail(Box<FailStep>),
+    Fail(Arc<FailStep>),
     /// Decides what becomes of a step in doubt, or of a failed one.
-    Resolve(Box<ResolveStep>),
+    Resolve(Arc<ResolveStep>),
 }
 
 /// Which step.

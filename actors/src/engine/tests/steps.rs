@@ -1,5 +1,6 @@
 //! Journals in a running engine: values come from the log, and new steps ask it nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use crate::session::step::{
 };
 
 fn begin(name: &str) -> StepOp {
-    StepOp::Begin(Box::new(BeginStep {
+    StepOp::Begin(Arc::new(BeginStep {
         place: StepPlace {
             path: String::new(),
             name: name.to_owned(),
@@ -32,7 +33,7 @@ fn begin(name: &str) -> StepOp {
 }
 
 fn complete(step: EventId, value: StepValue) -> StepOp {
-    StepOp::Complete(Box::new(CompleteStep {
+    StepOp::Complete(Arc::new(CompleteStep {
         step,
         value,
         usage: None,

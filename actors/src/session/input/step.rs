@@ -1,6 +1,8 @@
 //! Operations on the journal, as they come: `POST /v1/claims/{token}/steps`, or from a harness in
 //! this process.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -99,10 +101,10 @@ pub(super) fn parse(body: &[u8]) -> Result<(Option<u64>, Verb), Rejection> {
 
 fn one(raw: Raw<'_>) -> Result<StepOp, Rejection> {
     match raw.op.as_deref() {
-        Some("begin") => begin(raw).map(|b| StepOp::Begin(Box::new(b))),
-        Some("complete") => complete(raw).map(|c| StepOp::Complete(Box::new(c))),
-        Some("fail") => fail(raw).map(|f| StepOp::Fail(Box::new(f))),
-        Some("resolve") => resolve(raw).map(|r| StepOp::Resolve(Box::new(r))),
+        Some("begin") => begin(raw).map(|b| StepOp::Begin(Arc::new(b))),
+        Some("complete") => complete(raw).map(|c| StepOp::Complete(Arc::new(c))),
+        Some("fail") => fail(raw).map(|f| StepOp::Fail(Arc::new(f))),
+        Some("resolve") => resolve(raw).map(|r| StepOp::Resolve(Arc::new(r))),
         Some(_) => Err(invalid("`op` is `begin`, `complete`, `fail` or `resolve`")),
         None => Err(missing("op")),
     }
