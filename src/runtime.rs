@@ -58,6 +58,7 @@ struct Parts {
     _temporary: Option<tempfile::TempDir>,
     stopping: watch::Sender<bool>,
     runner: Mutex<Option<runner::builtin::BuiltIn>>,
+    turns: control::Turns,
 }
 
 /// Tells the parts to stop when the last owner is gone.
@@ -159,6 +160,7 @@ impl Builder {
             _temporary: temporary,
             stopping,
             runner,
+            turns: control::Turns::default(),
         };
         let runtime = Runtime {
             parts: Arc::new(parts),
@@ -272,6 +274,11 @@ impl Runtime {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         runner.as_ref().map(|r| r.control().clone())
+    }
+
+    /// Who waits for whom with one Idempotency-Key.
+    fn turns(&self) -> &control::Turns {
+        &self.parts.turns
     }
 
     /// A handle of the runtime's own, which keeps nothing alive.

@@ -1,5 +1,7 @@
 //! Operations on a session's sandbox from outside a run.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::checkpoint::{self, Stands};
@@ -17,9 +19,7 @@ use crate::session::facts::Facts;
 use crate::session::operation::{
     Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
-use crate::session::payload::{
-    Body, CheckpointDeleted, CheckpointKind, DeletedWhat, ResumePlan, Usage,
-};
+use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -29,11 +29,17 @@ pub(super) fn operate(
     facts: &Facts,
     command: &Operate,
 ) -> Result<Decision, Rejection> {
+    if let Step::End { id, result } = &command.step {
+        // Its begin found no earlier answer, and nobody else has had the lock since: whatever is
+        // asked, the lock goes.
+        super::visible(draft.base(), &command.request)?;
+        return end(draft, command, *id, result);
+    }
     if let Some(decision) = first_answer(&draft, facts, &command.request)? {
         return Ok(decision);
     }
     match &command.step {
-        Step::Begin { id, kind, ms_max } => begin(draft, *id, *kind, *ms_max),
+        Step::Begin { id, kind, max } => begin(draft, *id, *kind, *max),
         Step::End { id, result } => end(draft, command, *id, result),
         Step::DeleteSnapshot { checkpoint, force } => {
             delete_snapshot(draft, command, *checkpoint, *force)
@@ -51,8 +57,8 @@ fn busy(detail: impl Into<String>) -> Rejection {
 }
 
 /// Whether anything stands in the way of an operation of this kind.
-fn check(state: &State, kind: OperationKind, now_ms: i64) -> Result<(), Rejection> {
-    if state.now.operation.is_some_and(|o| o.until_ms > now_ms) {
+fn check(state: &State, kind: OperationKind, mono: Duration) -> Result<(), Rejection> {
+    if state.now.operation.is_some_and(|o| o.is_held(mono)) {
         return Err(busy("another operation is under way"));
     }
     let live = state.run.as_ref().filter(|_| kind != OperationKind::Attach);
@@ -78,12 +84,12 @@ fn begin(
     mut draft: Draft<'_>,
     id: OperationId,
     kind: OperationKind,
-    ms_max: i64,
+    max: Duration,
 ) -> Result<Decision, Rejection> {
     let state = draft.base();
     open(&draft)?;
-    let now_ms = draft.env.now_ms;
-    check(state, kind, now_ms)?;
+    let (now_ms, mono) = (draft.env.now_ms, draft.env.mono);
+    check(state, kind, mono)?;
     if matches!(kind, OperationKind::Checkpoint | OperationKind::Pause) {
         checkpoint::allowed(state)?;
     }
@@ -93,7 +99,7 @@ fn begin(
         // The disk that was paused, or nothing: a resume never starts anew in silence.
         let head = state.checkpoints.head();
         if let Some(why) = head.and_then(|c| plan::why_named_unusable(c, now_ms)) {
-            return Err(why);
+            return Err(no_way_back(why));
         }
     }
     let begun = Begun {
@@ -103,12 +109,21 @@ fn begin(
     draft.row(RowOp::Operation(Some(Operation {
         id,
         kind,
-        until_ms: now_ms.saturating_add(ms_max),
+        until: mono.saturating_add(max),
     })));
     let reply = Reply::json(200, &json!({}));
     let mut decision = draft.done(reply);
     decision.begun = Some(Box::new(begun));
     Ok(decision)
+}
+
+/// A paused disk that is not to be had: what is left to do.
+fn no_way_back(mut why: Rejection) -> Rejection {
+    why.detail.push_str(
+        "; the session stays paused: a `user.interrupt` ends the pause, and what comes next says \
+         in `resume` which disk it gets instead",
+    );
+    why
 }
 
 fn end(
@@ -132,6 +147,9 @@ fn end(
         .attached
         .filter(|_| !(lets_go && done.succeeded) || overtaken);
     draft.row(RowOp::Attached(left));
+    if left.is_some_and(|a| a.dirty) && !draft.base().now.changed {
+        draft.row(RowOp::Changed(true));
+    }
     draft.caused_by(Cause::Request(command.request.request_id.to_string()));
     if let Some((id, reason)) = &done.rejected {
         checkpoint::reject(&mut draft, *id, reason);
@@ -161,11 +179,9 @@ fn end(
         change_status(&mut draft, held.kind)?;
     }
     let mut body = answer(&mut draft, made, done.checkpoint.as_ref());
-    if let (Some(reason), Some(fields)) =
-        (done.attached.and_then(|a| a.rebuilt), body.as_object_mut())
-    {
-        // Never an empty disk in silence.
-        fields.insert("resume".to_owned(), json!(ResumePlan::rebuild(reason)));
+    if let (Some(began), Some(fields)) = (done.began, body.as_object_mut()) {
+        // Never another disk in silence.
+        fields.insert("resume".to_owned(), json!(began));
     }
     if !done.succeeded {
         // Not the answer to anything: the caller is refused, and may try again.
