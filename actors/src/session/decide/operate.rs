@@ -1,7 +1,5 @@
 //! Operations on a session's sandbox from outside a run.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::checkpoint::{self, Stands};
@@ -10,6 +8,7 @@ use super::people::{first_answer, open};
 use super::turn;
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
+use crate::env::Env;
 use crate::ids::CheckpointId;
 use crate::session::checkpoints::SnapshotState;
 use crate::session::command::NewCheckpoint;
@@ -39,7 +38,11 @@ pub(super) fn operate(
         return Ok(decision);
     }
     match &command.step {
-        Step::Begin { id, kind, max } => begin(draft, *id, *kind, *max),
+        Step::Begin { id, kind, max } => {
+            let until = draft.env.mono.saturating_add(*max);
+            let (id, kind) = (*id, *kind);
+            begin(draft, Operation { id, kind, until })
+        }
         Step::End { id, result } => end(draft, command, *id, result),
         Step::DeleteSnapshot { checkpoint, force } => {
             delete_snapshot(draft, command, *checkpoint, *force)
@@ -57,8 +60,8 @@ fn busy(detail: impl Into<String>) -> Rejection {
 }
 
 /// Whether anything stands in the way of an operation of this kind.
-fn check(state: &State, kind: OperationKind, mono: Duration) -> Result<(), Rejection> {
-    if state.now.operation.is_some_and(|o| o.is_held(mono)) {
+fn check(state: &State, kind: OperationKind, env: &Env<'_>) -> Result<(), Rejection> {
+    if state.now.operation.is_some_and(|o| o.is_held(env.mono)) {
         return Err(busy("another operation is under way"));
     }
     let live = state.run.as_ref().filter(|_| kind != OperationKind::Attach);
@@ -80,16 +83,11 @@ fn check(state: &State, kind: OperationKind, mono: Duration) -> Result<(), Rejec
     }
 }
 
-fn begin(
-    mut draft: Draft<'_>,
-    id: OperationId,
-    kind: OperationKind,
-    max: Duration,
-) -> Result<Decision, Rejection> {
+fn begin(mut draft: Draft<'_>, operation: Operation) -> Result<Decision, Rejection> {
     let state = draft.base();
     open(&draft)?;
-    let (now_ms, mono) = (draft.env.now_ms, draft.env.mono);
-    check(state, kind, mono)?;
+    let (now_ms, kind) = (draft.env.now_ms, operation.kind);
+    check(state, kind, draft.env)?;
     if matches!(kind, OperationKind::Checkpoint | OperationKind::Pause) {
         checkpoint::allowed(state)?;
     }
@@ -106,11 +104,7 @@ fn begin(
         plan: plan::plan_anywhere(state, now_ms),
         clean: plan::newest_usable(state, now_ms).map(|c| c.created.snapshot.clone()),
     };
-    draft.row(RowOp::Operation(Some(Operation {
-        id,
-        kind,
-        until: mono.saturating_add(max),
-    })));
+    draft.row(RowOp::Operation(Some(operation)));
     let reply = Reply::json(200, &json!({}));
     let mut decision = draft.done(reply);
     decision.begun = Some(Box::new(begun));
