@@ -251,7 +251,7 @@ pub(crate) fn way_on(s: &Value) -> Option<String> {
     (text(s, "paused_by") == "runtime").then(|| {
         format!(
             "POST /api/v1/runtimes/resume {{\"runtime_id\": \"{id}\"}}; \
-             or without its disk: longhaul session interrupt {id}"
+             or end the pause: longhaul session interrupt {id}"
         )
     })
 }
