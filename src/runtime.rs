@@ -60,6 +60,7 @@ struct Parts {
     _temporary: Option<tempfile::TempDir>,
     stopping: watch::Sender<bool>,
     runner: Mutex<Option<runner::builtin::BuiltIn>>,
+    turns: control::Turns,
 }
 
 /// Tells the parts to stop when the last owner is gone.
@@ -161,6 +162,7 @@ impl Builder {
             _temporary: temporary,
             stopping,
             runner,
+            turns: control::Turns::default(),
         };
         let runtime = Runtime {
             parts: Arc::new(parts),
@@ -281,6 +283,11 @@ impl Runtime {
         let capacity = self.config().runner.capacity;
         let info = control.agents.info(control.runner, capacity);
         self.engine().enrol(info).await
+    }
+
+    /// Who waits for whom with one Idempotency-Key.
+    fn turns(&self) -> &control::Turns {
+        &self.parts.turns
     }
 
     /// A handle of the runtime's own, which keeps nothing alive.

@@ -57,7 +57,7 @@ macro_rules! codes {
 codes! {
     BodyInvalid = "request.body_invalid", 400, Refused, "The body is not the JSON it should be.", "Send valid JSON: depth at most 128, no duplicate keys, no lone surrogates.";
     IdInvalid = "request.id_invalid", 400, Refused, "An id has the wrong form.", "Use ids as the server gave them.";
-    CursorInvalid = "request.cursor_invalid", 400, Refused, "The cursor is not a position of this log.", "Use a `seq` between 0 and the session's `last_seq`.";
+    CursorInvalid = "request.cursor_invalid", 400, Refused, "The cursor is no position.", "Use a `seq` or a `next_…` that was given: digits only. A list after the last position is an empty page; a stream starts at `last_seq` at most.";
     QueryInvalid = "request.query_invalid", 400, Refused, "A query parameter is unknown or has a bad value.", "See the route's parameters in /openapi.json.";
     HeaderInvalid = "request.header_invalid", 400, Refused, "A header has a bad value.", "Correct the header that `detail` names.";
     RouteUnknown = "request.route_unknown", 404, Refused, "There is no such route.", "See /openapi.json for the routes.";

@@ -53,6 +53,7 @@ impl Door {
     pub fn env<'a>(&'a self, limits: &'a Limits) -> Env<'a> {
         Env {
             now_ms: self.clock.wall_ms(),
+            mono: self.clock.mono(),
             ids: &*self.ids,
             limits,
         }
@@ -64,6 +65,8 @@ impl Door {
 pub struct Env<'a> {
     /// Wall time of this decision, milliseconds since the Unix epoch.
     pub now_ms: i64,
+    /// Monotonic time of this decision, for what must not end or last because the wall clock is set.
+    pub mono: Duration,
     /// New ids.
     pub ids: &'a dyn Ids,
     /// The configured limits.

@@ -54,6 +54,8 @@ pub const EXPIRED: u8 = 21;
 
 /// Resume blobs, by session and position of their checkpoint.
 pub const BLOB: u8 = 22;
+/// Sessions whose disk operations changed since the newest checkpoint.
+pub const CHANGED: u8 = 23;
 
 /// History: one row per change of a run; natural key = position of its `run.queued`.
 pub const HISTORY_RUN: u8 = 1;
@@ -222,6 +224,7 @@ pub fn of_session(session: SessionId) -> Vec<Bytes> {
         CHECKPOINT,
         BLOB,
         EXPIRED,
+        CHANGED,
     ]
     .iter()
     .map(|tag| key(*tag, &[&session.0]))
@@ -231,6 +234,11 @@ pub fn of_session(session: SessionId) -> Vec<Bytes> {
 /// What is missing of a session's past because it has expired: the ranges.
 pub fn expired(session: SessionId) -> Bytes {
     key(EXPIRED, &[&session.0])
+}
+
+/// Whether operations left changes on the session's disk that no checkpoint has.
+pub fn changed(session: SessionId) -> Bytes {
+    key(CHANGED, &[&session.0])
 }
 
 /// One revision of a deployment.

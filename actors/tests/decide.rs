@@ -29,6 +29,8 @@ mod journals;
 mod limits;
 #[path = "decide/lineage.rs"]
 mod lineage;
+#[path = "decide/operations.rs"]
+mod operations;
 #[path = "decide/parks.rs"]
 mod parks;
 #[path = "decide/people.rs"]

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::{Either, LocalBoxFuture};
 use futures_util::{FutureExt, StreamExt};
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::session::input::check_json;
+use longhaul_actors::session::input::{check_json, typed};
 use serde::Deserialize;
 
 use super::problem::Failure;
@@ -88,7 +88,7 @@ impl Body {
     /// Reads the fields, telling what is not JSON from what has unknown or bad fields.
     pub(super) fn fields<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Rejection> {
         check_json(&self.0)?;
-        serde_json::from_slice(&self.0).map_err(|e| field_error(&e))
+        typed(&self.0)
     }
 
     /// For routes without a body.
@@ -109,17 +109,4 @@ impl Body {
         }
         self.fields::<Nothing>().map(|_| ())
     }
-}
-
-fn field_error(e: &serde_json::Error) -> Rejection {
-    let text = e.to_string();
-    let unknown = text.contains("unknown field");
-    Rejection::new(
-        if unknown {
-            Code::FieldUnknown
-        } else {
-            Code::FieldInvalid
-        },
-        text,
-    )
 }

@@ -144,16 +144,15 @@ pub(super) async fn exec(ctx: Ctx, body: Body) -> Answered {
     let (asked, run): (_, Run) = begin(&ctx, &body)?;
     ctx.no_idempotency_key("a command runs each time it is sent")?;
     let id = session(&run.runtime_id)?;
-    if run.timeout_ms == Some(0) {
-        return Err(invalid("`timeout_ms` is at least 1").into());
+    let ms_max = OPERATION_S_MAX * 1_000;
+    if run.timeout_ms.is_some_and(|ms| !(1..=ms_max).contains(&ms)) {
+        return Err(invalid(format!("`timeout_ms` is 1 to {ms_max}")).into());
     }
     let exec = Exec {
         command: run.command,
         cwd: run.cwd,
         env: run.env.into_iter().collect(),
-        timeout: run
-            .timeout_ms
-            .map(|ms| Duration::from_millis(ms.min(OPERATION_S_MAX * 1_000))),
+        timeout: run.timeout_ms.map(Duration::from_millis),
         merge_stderr: false,
     };
     let out = ctx.runtime().exec_runtime(asked, id, exec).await?;
@@ -163,7 +162,7 @@ pub(super) async fn exec(ctx: Ctx, body: Body) -> Answered {
         exit_code: out.value.exit_code,
         timed_out: out.value.timed_out,
         dropped_bytes: out.value.dropped_bytes,
-        resume: Resume::of(out.rebuilt),
+        resume: out.began.map(Resume::from),
     };
     Ok(json_value(200, &json!(output)))
 }
@@ -179,7 +178,7 @@ pub(super) async fn read_file(ctx: Ctx, body: Body) -> Answered {
     let read = ctx.runtime().read_runtime_file(asked, id, of.path).await?;
     let content = Content {
         content_base64: BASE64.encode(read.value),
-        resume: Resume::of(read.rebuilt),
+        resume: read.began.map(Resume::from),
     };
     Ok(json_value(200, &json!(content)))
 }
@@ -199,6 +198,6 @@ pub(super) async fn write_file(ctx: Ctx, body: Body) -> Answered {
         .runtime()
         .write_runtime_file(asked, id, of.path, bytes)
         .await?;
-    let resume = Resume::of(written.rebuilt);
+    let resume = written.began.map(Resume::from);
     Ok(json_value(200, &json!(Written { resume })))
 }

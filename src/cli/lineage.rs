@@ -7,7 +7,7 @@ use super::client::Client;
 use super::exit::CliError;
 use super::output::Output;
 use super::render::lineage as render;
-use super::session::{path, put, safe};
+use super::session::{path, put, safe, say_if_paused};
 
 /// Checkpoints, or messages, asked for at once.
 const PAGE: usize = 100;
@@ -70,7 +70,13 @@ pub(crate) async fn resume(args: ResumeArgs, out: Output) -> Result<(), CliError
     let client = Client::new(&args.at)?;
     let resumed = client.post(&path(&args.session, "/resume"), &body).await?;
     let id = resumed.get("session_id").and_then(Value::as_str);
-    out.result(id.unwrap_or(""), &resumed)
+    let id = id.unwrap_or("");
+    match resumed.get("forked").and_then(Value::as_bool) {
+        Some(true) => out.note(format!("forked from {}: goes on in {id}", args.session)),
+        _ => out.note(format!("goes on in place, in {id}")),
+    }
+    say_if_paused(&client, id, out).await?;
+    out.result(id, &resumed)
 }
 
 /// Prints the conversation as a model sees it, a message at a time.

@@ -225,6 +225,7 @@ pub(crate) fn session(s: &Value) -> String {
         row("waiting on", plain(Some(item)));
     }
     row("paused by", text(s, "paused_by").to_owned());
+    row("to go on", way_on(s).unwrap_or_default());
     if s.get("untaken_inputs").and_then(Value::as_u64).unwrap_or(0) > 0 {
         row(
             "untaken",
@@ -242,6 +243,17 @@ pub(crate) fn session(s: &Value) -> String {
     row("created", text(s, "created_at").to_owned());
     row("updated", text(s, "updated_at").to_owned());
     out.join("\n")
+}
+
+/// How a session that an operation paused goes on; `None` = it is not paused so.
+pub(crate) fn way_on(s: &Value) -> Option<String> {
+    let id = text(s, "id");
+    (text(s, "paused_by") == "runtime").then(|| {
+        format!(
+            "POST /api/v1/runtimes/resume {{\"runtime_id\": \"{id}\"}}; \
+             or end the pause: longhaul session interrupt {id}"
+        )
+    })
 }
 
 /// A session as one line of a list.

@@ -253,6 +253,7 @@ async fn submit(
         .and_then(Value::as_u64)
         .unwrap_or(0);
     if then_follow {
+        say_if_paused(client, session, out).await?;
         let how = FollowArgs {
             after: first.saturating_sub(1),
             until_boundary: true,
@@ -267,6 +268,20 @@ async fn submit(
         out.line(format!("accepted as {seq}  {}", text(e, "id")))?;
     }
     out.value(&answer)
+}
+
+/// Nothing happens in a session that an operation paused: that is said, and how it goes on.
+pub(super) async fn say_if_paused(
+    client: &Client,
+    session: &str,
+    out: Output,
+) -> Result<(), CliError> {
+    let shown = client.get(&path(session, "")).await?;
+    if let Some(way) = render::way_on(&shown) {
+        out.note(format!("{session} is paused, and the message waits"));
+        out.note(format!("to go on: {way}"));
+    }
+    Ok(())
 }
 
 async fn end(client: &Client, session: &str, verb: &str, out: Output) -> Result<(), CliError> {

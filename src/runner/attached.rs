@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use longhaul_actors::session::payload::RebuildReason;
+use longhaul_actors::session::payload::Began;
 
 use super::sandbox::Sandbox;
 
@@ -13,8 +13,8 @@ use super::sandbox::Sandbox;
 pub struct Disk {
     /// The sandbox.
     pub sandbox: Arc<dyn Sandbox>,
-    /// Why it began empty, where the session had had a disk before.
-    pub rebuilt: Option<RebuildReason>,
+    /// What it began as, where that was not the disk that the session had last.
+    pub began: Option<Began>,
 }
 
 /// A sandbox between runs.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use longhaul_actors::code::Code;
 use longhaul_actors::session::command::Kept;
-use longhaul_actors::session::payload::{RebuildReason, SnapshotRef};
+use longhaul_actors::session::payload::{Began, SnapshotRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -260,8 +260,9 @@ pub struct Entry {
 pub struct Stay {
     /// The session.
     pub session_id: String,
-    /// Why it began empty, where the session had had a disk before.
-    pub rebuilt: Option<RebuildReason>,
+    /// What it began as, where that was not the disk that the session had last.
+    #[serde(default)]
+    pub began: Option<Began>,
 }
 
 /// Makes sandboxes of one kind.

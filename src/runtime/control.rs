@@ -5,11 +5,13 @@
 //! the runner's own threads, so that a caller who goes away leaves no lock behind.
 
 mod between;
+mod turns;
 mod work;
 
 use std::sync::Arc;
 
 use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::engine::operations::Opened;
 use longhaul_actors::engine::{Answer, ForkRequest, no_checkpoint};
 use longhaul_actors::env::Door;
 use longhaul_actors::ids::{CheckpointId, RunnerId, SessionId};
@@ -17,13 +19,14 @@ use longhaul_actors::limits::Limits;
 use longhaul_actors::session::checkpoints::DIR;
 use longhaul_actors::session::decide::check_metadata;
 use longhaul_actors::session::operation::{Done, OperationKind};
-use longhaul_actors::session::payload::{RebuildReason, Selector};
+use longhaul_actors::session::payload::{Began, Selector};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
 use crate::agent::handle::hosted::HostAgents;
 use crate::runner::attached::Attached;
 use crate::runner::sandbox::{Exec, ExecOutput, SandboxError, SandboxProvider};
+pub(crate) use turns::Turns;
 use work::Work;
 
 /// Longest time of one operation, seconds.
@@ -74,8 +77,8 @@ impl Named {
 pub struct Used<T> {
     /// What it gave.
     pub value: T,
-    /// Why the disk began empty although the session had had one before; `None` = it did not.
-    pub rebuilt: Option<RebuildReason>,
+    /// What the disk began as, where that was not the disk that the session had last.
+    pub began: Option<Began>,
 }
 
 impl From<SandboxError> for Rejection {
@@ -108,7 +111,7 @@ impl Runtime {
         named: Named,
     ) -> Result<Answer, Rejection> {
         named.check(&self.config().limits())?;
-        let work = self.work(asked, session).await?;
+        let work = self.work(asked, session).await?.in_turn().await;
         work.spawn(|work| work.keep(OperationKind::Checkpoint, named))
             .await
     }
@@ -124,7 +127,7 @@ impl Runtime {
         named: Named,
     ) -> Result<Answer, Rejection> {
         named.check(&self.config().limits())?;
-        let work = self.work(asked, session).await?;
+        let work = self.work(asked, session).await?.in_turn().await;
         work.spawn(|work| work.keep(OperationKind::Pause, named))
             .await
     }
@@ -139,7 +142,7 @@ impl Runtime {
         asked: Asked,
         session: SessionId,
     ) -> Result<Answer, Rejection> {
-        let work = self.work(asked, session).await?;
+        let work = self.work(asked, session).await?.in_turn().await;
         work.spawn(Work::resume).await
     }
 
@@ -154,13 +157,17 @@ impl Runtime {
         session: SessionId,
     ) -> Result<Answer, Rejection> {
         let (engine, request) = (self.engine(), asked.request());
+        let _turn = self.turns().wait(request.receipt).await;
         let begun = engine.begin_operation(
             session,
             request.clone(),
             OperationKind::Close,
             OPERATION_S_MAX,
         );
-        let (id, _) = begun.await?;
+        let id = match begun.await? {
+            Opened::Begun(id, _) => id,
+            Opened::Answered(first) => return Ok(first),
+        };
         self.let_go(session).await;
         let done = Done {
             succeeded: true,
@@ -334,6 +341,7 @@ impl Runtime {
             asked,
             session,
             profile,
+            turn: None,
         })
     }
 }

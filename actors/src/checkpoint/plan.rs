@@ -5,15 +5,13 @@ use std::sync::Arc;
 use crate::code::{Code, Rejection};
 use crate::ids::{CheckpointId, RunnerId};
 use crate::session::checkpoints::{Checkpoint, SnapshotState, owner};
-use crate::session::payload::{Adopted, RebuildReason, ResumeFrom, ResumePlan};
+use crate::session::payload::{Adopted, InsteadOf, RebuildReason, ResumeFrom, ResumePlan};
 use crate::session::state::State;
 
 /// The plan of a run that `runner` is about to get at `now_ms`. The first that applies.
 pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
     if let Some(attached) = state.now.attached {
-        return ResumePlan::Attached {
-            rebuilt: attached.rebuilt,
-        };
+        return ResumePlan::attached(attached.began);
     }
     if let Some(c) = reachable(state, runner, now_ms).next() {
         let created = &c.created;
@@ -27,15 +25,42 @@ pub fn plan(state: &State, runner: RunnerId, now_ms: i64) -> ResumePlan {
             sandbox_ref: adopted(state)
                 .filter(|a| a.runner == runner)
                 .map(|a| a.sandbox_ref.clone()),
+            instead_of: instead_of(state, c, now_ms),
         };
     }
-    if !state.ever_started && !state.ever_checkpointed {
+    if !state.ever_started && !state.ever_checkpointed && !state.now.changed {
         return ResumePlan::Fresh;
     }
     ResumePlan::EventLogRebuild {
         reason: reason(state, now_ms),
         missing: state.missing.clone(),
     }
+}
+
+/// Why the disk of this checkpoint is not the one that the session had last, if it is not.
+fn instead_of(state: &State, used: &Checkpoint, now_ms: i64) -> Option<InsteadOf> {
+    let newest = state.checkpoints.head()?;
+    let later = if state.now.changed {
+        Some(RebuildReason::SandboxLost)
+    } else {
+        (state.unkept_seq > newest.seq).then_some(RebuildReason::SnapshotFailed)
+    };
+    if let Some(reason) = later {
+        return Some(InsteadOf { id: None, reason });
+    }
+    if newest.seq == used.seq {
+        return None;
+    }
+    let unread = newest.seq >= unread_from(state);
+    // A usable one that is there to be read is somebody else's.
+    let reason = why_unusable(newest, now_ms).unwrap_or(match unread {
+        true => RebuildReason::SnapshotUnreadable,
+        false => RebuildReason::SnapshotUnreachable,
+    });
+    Some(InsteadOf {
+        id: Some(newest.created.checkpoint_id),
+        reason,
+    })
 }
 
 /// The newest checkpoint that could give a disk at `now_ms`, to whoever can reach it.
@@ -137,6 +162,9 @@ pub fn why_named_unusable(c: &Checkpoint, now_ms: i64) -> Option<Rejection> {
 fn reason(state: &State, now_ms: i64) -> RebuildReason {
     if !state.missing.is_empty() {
         return RebuildReason::HistoryIncomplete;
+    }
+    if state.now.changed {
+        return RebuildReason::SandboxLost;
     }
     if state.forked.is_some() && !state.ever_checkpointed && !state.started_here {
         return RebuildReason::Forked;

@@ -1,5 +1,7 @@
 //! Operations on sandboxes from outside a run: the session's part of them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -18,8 +20,18 @@ use crate::session::operation::{Begun, Done, Operate, OperationId, OperationKind
 use crate::session::payload::{Pin, WorkspaceRef};
 use crate::session::viewer::Viewer;
 
+/// How an operation begins.
+#[derive(Debug)]
+pub enum Opened {
+    /// With the lock.
+    Begun(OperationId, Box<Begun>),
+    /// Not at all: this is the kept answer to the same request.
+    Answered(Answer),
+}
+
 impl Engine {
-    /// Takes the lock of a session's sandbox.
+    /// Takes the lock of a session's sandbox; or answers with what the same request came to
+    /// before, and takes no lock.
     ///
     /// # Errors
     /// `runtime.session_busy`, `runtime.paused`, `runtime.already_paused`, `runtime.not_paused`,
@@ -31,15 +43,17 @@ impl Engine {
         request: Request,
         kind: OperationKind,
         s_max: u64,
-    ) -> Result<(OperationId, Begun), Rejection> {
+    ) -> Result<Opened, Rejection> {
         let id = OperationId(self.inner.door.ids.secret());
-        let ms_max = i64::try_from(s_max.saturating_mul(1_000)).unwrap_or(i64::MAX);
-        let step = Step::Begin { id, kind, ms_max };
+        let max = Duration::from_secs(s_max);
+        let step = Step::Begin { id, kind, max };
         let command = Command::Operate(Box::new(Operate { request, step }));
         let answer = self.inner.post(session, command, Intake::External)?;
         let outcome = answer.await.map_err(|_| crate::reader::lost())??;
-        let begun = outcome.begun.ok_or_else(crate::reader::lost)?;
-        Ok((id, *begun))
+        Ok(match outcome.begun {
+            Some(begun) => Opened::Begun(id, begun),
+            None => Opened::Answered(outcome.answer()),
+        })
     }
 
     /// Lets go of the lock and writes what came of the operation.

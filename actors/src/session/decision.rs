@@ -61,6 +61,8 @@ pub enum RowOp {
     Attached(Option<Attached>),
     /// What the live run could not read for now: in memory only.
     Unread(Unread),
+    /// Whether an operation left changes on the disk that no checkpoint has.
+    Changed(bool),
     /// The claim is over: its numbered answers go, its end is kept.
     Ended(TokenDigest, EndedClaim),
 }

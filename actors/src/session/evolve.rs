@@ -5,8 +5,8 @@ use super::checkpoints::{Checkpoint, Checkpoints, SnapshotState};
 use super::event::{AuthorKind, Event, EventType};
 use super::journal::{self, Journal};
 use super::payload::{
-    Body, Compute, DeletedWhat, ItemClosed, ItemState, Outcome, RunClaimed, RunParked, RunQueued,
-    RunRequeued, RunSettled, SessionForked, Usage, WaitingOn,
+    Body, CheckpointKind, Compute, DeletedWhat, ItemClosed, ItemState, Outcome, RunClaimed,
+    RunParked, RunQueued, RunRequeued, RunSettled, SessionForked, Usage, WaitingOn,
 };
 use super::state::{
     About, Answer, Claim, Compacted, Forked, Item, ItemKind, LiveRun, Phase, SettledRun, Signal,
@@ -69,6 +69,9 @@ pub fn evolve(state: &mut State, event: &Event) {
                 rejected: None,
             };
             state.checkpoints.0.insert(event.seq, checkpoint.into());
+        }
+        Body::CheckpointFailed(b) if b.kind == CheckpointKind::Settle => {
+            state.unkept_seq = event.seq;
         }
         Body::CheckpointFailed(_) | Body::ContentErased(_) => {}
         Body::CheckpointRejected(b) => {

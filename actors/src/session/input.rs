@@ -3,6 +3,7 @@
 mod agent;
 mod attempt;
 mod json;
+mod objects;
 mod people;
 mod step;
 
@@ -15,7 +16,7 @@ use serde_json::value::RawValue;
 
 pub use attempt::parse_attempt;
 use json::Key;
-pub use json::{check_json, parse_strict};
+pub use json::{check_json, parse_strict, typed};
 pub use step::check_steps;
 pub(crate) use step::check_typed;
 

@@ -4,8 +4,10 @@
 //! get the disk; the work is done; [`Operate::End`] lets go and writes what came of it. The lock
 //! is in memory: whoever held it is gone with the process, and so is the lock.
 
+use std::time::Duration;
+
 use super::command::{NewCheckpoint, Request};
-use super::payload::{RebuildReason, ResumePlan};
+use super::payload::{Began, ResumePlan};
 use crate::ids::{CheckpointId, RunnerId};
 
 /// Names one operation, so that a late end of an earlier one is told from it.
@@ -39,8 +41,8 @@ pub struct Operation {
     pub id: OperationId,
     /// What is done.
     pub kind: OperationKind,
-    /// After this wall time, milliseconds, whoever held it has given up.
-    pub until_ms: i64,
+    /// After this monotonic time, whoever held it has given up.
+    pub until: Duration,
 }
 
 /// The sandbox that an operation left, as far as the session knows it.
@@ -50,8 +52,15 @@ pub struct Attached {
     pub runner: RunnerId,
     /// Whether it changed since the newest checkpoint.
     pub dirty: bool,
-    /// Why it began empty, where there had been a disk before.
-    pub rebuilt: Option<RebuildReason>,
+    /// What it began as, where that was not the disk that the session had last.
+    pub began: Option<Began>,
+}
+
+impl Operation {
+    /// Whether it may still be under way at this monotonic time.
+    pub fn is_held(&self, mono: Duration) -> bool {
+        self.until > mono
+    }
 }
 
 /// What is asked of the session.
@@ -72,8 +81,8 @@ pub enum Step {
         id: OperationId,
         /// What is to be done.
         kind: OperationKind,
-        /// How long it may take, milliseconds.
-        ms_max: i64,
+        /// How long it may take.
+        max: Duration,
     },
     /// Let go.
     End {
@@ -100,6 +109,8 @@ pub struct Done {
     pub checkpoint: Option<NewCheckpoint>,
     /// The sandbox that is left, if one is.
     pub attached: Option<Attached>,
+    /// What the disk began as, where that was not the one that the session had last.
+    pub began: Option<Began>,
     /// A checkpoint whose disk does not verify, and why.
     pub rejected: Option<(CheckpointId, String)>,
 }

@@ -20,9 +20,9 @@ pub use checkpoint::{
 pub use item::{ItemClosed, ItemState, SignalConsumed};
 pub use lineage::{Adopted, Selector, SessionForked};
 pub use run::{
-    Compute, Outcome, RebuildReason, RequeueReason, ResumePlan, RunClaimed, RunError,
-    RunInputsTaken, RunParked, RunQueued, RunRequeued, RunSettled, RunStarted, Trigger,
-    TriggerKind, WaitingOn,
+    Began, Compute, InsteadOf, OlderDisk, Outcome, RebuildReason, RequeueReason, ResumePlan,
+    RunClaimed, RunError, RunInputsTaken, RunParked, RunQueued, RunRequeued, RunSettled,
+    RunStarted, Trigger, TriggerKind, WaitingOn,
 };
 pub use session::{
     Budget, ContentErased, ErasedReason, Pin, RetentionPolicy, SessionCreated, SessionLimitWarning,

@@ -84,6 +84,8 @@ pub struct State {
     pub now: Now,
     /// The greatest limit mark (percent) already warned of.
     pub warned_percent: u8,
+    /// Position of the last turn's end whose disk was to be kept and was not; 0 = none.
+    pub unkept_seq: u64,
 }
 
 /// What was fixed, or last set, about a session.
@@ -114,6 +116,9 @@ pub struct Now {
     pub attached: Option<Attached>,
     /// What the live run could not read for now.
     pub unread: Option<Unread>,
+    /// Whether an operation left changes on the disk that no checkpoint has. It is a row beside
+    /// the log, so that it is known after the sandbox and the process are gone.
+    pub changed: bool,
 }
 
 /// A checkpoint whose bytes are there and could not be read: not its fault for good, so nothing
@@ -371,6 +376,7 @@ impl State {
             checkpoints: Checkpoints::default(),
             now: Now::default(),
             warned_percent: 0,
+            unkept_seq: 0,
         }
     }
 

@@ -1,12 +1,13 @@
 //! Checkpoints on the log: where they stand, how long they are kept, what is said of them.
 
+use longhaul_actors::checkpoint::plan::plan;
 use longhaul_actors::code::Code;
 use longhaul_actors::ids::CheckpointId;
 use longhaul_actors::session::checkpoints::SnapshotState;
 use longhaul_actors::session::command::{Expiry, SettleCheckpoint, Verb};
 use longhaul_actors::session::event::EventType as T;
 use longhaul_actors::session::payload::{
-    Body, CheckpointKind, DeletedWhat, RebuildReason, ResumePlan,
+    Body, CheckpointKind, DeletedWhat, InsteadOf, RebuildReason, ResumePlan,
 };
 use longhaul_actors::session::projection::Due;
 use serde_json::json;
@@ -113,6 +114,30 @@ fn a_snapshot_that_was_not_taken_is_said_and_the_turn_ends_as_it_would() {
     let types = [T::CheckpointFailed, T::SessionStatus, T::RunSettled];
     assert_eq!(b.types_after(from), types);
     assert!(b.listed().is_empty());
+}
+
+#[test]
+fn after_a_turn_that_was_not_kept_the_next_one_is_told_that_its_disk_is_older() {
+    let mut b = Boxed::new();
+    b.message("hi").expect("message");
+    let kept = b.turn("s");
+    b.message("more").expect("message");
+    let token = b.claim().expect("claim");
+    b.call(token, "ready", json!({})).expect("ready");
+    let failed = SettleCheckpoint::Failed("the disk is full".into());
+    b.settle(token, Some(failed)).expect("settle");
+    let plan = |b: &Boxed| match plan(&b.state, b.runner, b.door.clock.wall_ms()) {
+        ResumePlan::Checkpoint { id, instead_of, .. } => (id, instead_of),
+        other => panic!("{other:?}"),
+    };
+    let not_kept = InsteadOf {
+        id: None,
+        reason: RebuildReason::SnapshotFailed,
+    };
+    assert_eq!(plan(&b), (kept, Some(not_kept)));
+    b.message("again").expect("message");
+    let newer = b.turn("t");
+    assert_eq!(plan(&b), (newer, None));
 }
 
 #[test]

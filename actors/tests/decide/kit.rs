@@ -368,6 +368,7 @@ impl Boxed {
             match row.clone() {
                 RowOp::Operation(operation) => self.state.now.operation = operation,
                 RowOp::Attached(attached) => self.state.now.attached = attached,
+                RowOp::Changed(changed) => self.state.now.changed = changed,
                 RowOp::Unread(unread) => self.state.now.unread = Some(unread),
                 RowOp::Receipt(k, r) => drop(self.receipts.insert(k, r)),
                 RowOp::Created(k, made) => {

@@ -264,3 +264,64 @@ fn plans_through_a_life() {
         Some(RebuildReason::SnapshotUnreachable)
     );
 }
+
+/// What the disk of the plan is instead of.
+fn instead_of(state: &State) -> Option<(Option<u8>, RebuildReason)> {
+    match plan(state, RUNNER, NOW_MS) {
+        ResumePlan::Checkpoint { instead_of, .. } => {
+            instead_of.map(|i| (i.id.map(|id| id.0[0]), i.reason))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_older_disk_says_what_it_is_instead_of() {
+    let deleted = Past {
+        deleted: true,
+        ..GOOD
+    };
+    let rejected = Past {
+        rejected: true,
+        ..GOOD
+    };
+    let over = Past { over: true, ..GOOD };
+    let foreign = Past {
+        foreign: true,
+        local: true,
+        ..GOOD
+    };
+    let table = [
+        (vec![GOOD, GOOD], None),
+        (vec![deleted, GOOD], None),
+        (
+            vec![GOOD, deleted],
+            Some((Some(2), RebuildReason::SnapshotDeleted)),
+        ),
+        (
+            vec![GOOD, deleted, rejected],
+            Some((Some(3), RebuildReason::CheckpointRejected)),
+        ),
+        (
+            vec![GOOD, over],
+            Some((Some(2), RebuildReason::CheckpointExpired)),
+        ),
+        (
+            vec![GOOD, foreign],
+            Some((Some(2), RebuildReason::SnapshotUnreachable)),
+        ),
+    ];
+    for (pasts, wanted) in table {
+        assert_eq!(instead_of(&with(&pasts)), wanted, "{pasts:?}");
+    }
+    // What came after the newest checkpoint has no id.
+    let mut state = with(&[GOOD, GOOD]);
+    state.unkept_seq = 1;
+    assert_eq!(instead_of(&state), None, "kept since");
+    state.unkept_seq = 3;
+    let failed = Some((None, RebuildReason::SnapshotFailed));
+    assert_eq!(instead_of(&state), failed);
+    state.now.changed = true;
+    let lost = Some((None, RebuildReason::SandboxLost));
+    assert_eq!(instead_of(&state), lost);
+}

@@ -179,6 +179,10 @@ pub(crate) fn body(kind: EventType) -> Body {
                 events_after: 1,
                 missing: Vec::new(),
                 sandbox_ref: Some("sbx".into()),
+                instead_of: Some(InsteadOf {
+                    id: Some(CheckpointId([13; 16])),
+                    reason: RebuildReason::SnapshotDeleted,
+                }),
             },
             agent_deployment: DeploymentId([1; 16]),
             agent_deployment_revision_number: 7,

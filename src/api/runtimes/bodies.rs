@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use longhaul_actors::session::payload::RebuildReason;
+use longhaul_actors::ids::CheckpointId;
+use longhaul_actors::session::payload::{Began, RebuildReason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -70,8 +71,9 @@ pub(super) struct Run {
     /// Folder inside the sandbox; absent = its root.
     #[serde(default)]
     pub(super) cwd: Option<String>,
-    /// 1 to 300,000, and at most the sandbox's own limit.
+    /// 1 to 300,000; the sandbox's own limit holds too.
     #[serde(default)]
+    #[schema(minimum = 1, maximum = 300_000)]
     pub(super) timeout_ms: Option<u64>,
     /// Variables: each at most 131,071 bytes with its name, 1 MiB together.
     #[serde(default)]
@@ -121,24 +123,64 @@ pub(super) struct RecordFields {
     updated_at_ms: i64,
 }
 
-/// How a disk began that is not the one before: empty.
+/// What a disk began as that is not the one the session had last.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RuntimeResume)]
 pub(super) struct Resume {
-    /// `event_log_rebuild`.
+    /// `event_log_rebuild`: empty; `checkpoint`: as an older checkpoint has it.
     kind: &'static str,
+    /// Of `event_log_rebuild`: `snapshot_deleted`, `checkpoint_expired`, `checkpoint_rejected`,
+    /// `snapshot_unreachable`, `sandbox_lost`, `forked`, `history_incomplete` or `no_checkpoint`.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<RebuildReason>,
+    /// Of `checkpoint`: which one.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<CheckpointId>,
+    /// Of `checkpoint`: the last position that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through_sequence: Option<u64>,
+    /// Of `checkpoint`: what was to be had instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead_of: Option<Instead>,
+}
+
+/// The disk that was not to be had.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RuntimeResumeInsteadOf)]
+pub(super) struct Instead {
+    /// The newest checkpoint; absent = what is missing came after it.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<CheckpointId>,
     /// `snapshot_deleted`, `checkpoint_expired`, `checkpoint_rejected`, `snapshot_unreachable`,
-    /// `forked`, `history_incomplete` or `no_checkpoint`.
+    /// `snapshot_unreadable`, `snapshot_failed` or `sandbox_lost`.
     #[schema(value_type = String)]
     reason: RebuildReason,
 }
 
-impl Resume {
-    pub(super) fn of(rebuilt: Option<RebuildReason>) -> Option<Self> {
-        rebuilt.map(|reason| Self {
-            kind: "event_log_rebuild",
-            reason,
-        })
+impl From<Began> for Resume {
+    fn from(began: Began) -> Self {
+        match began {
+            Began::EventLogRebuild { reason } => Self {
+                kind: "event_log_rebuild",
+                reason: Some(reason),
+                id: None,
+                through_sequence: None,
+                instead_of: None,
+            },
+            Began::Checkpoint(older) => Self {
+                kind: "checkpoint",
+                reason: None,
+                id: Some(older.id),
+                through_sequence: Some(older.through_sequence),
+                instead_of: Some(Instead {
+                    id: older.instead_of.id,
+                    reason: older.instead_of.reason,
+                }),
+            },
+        }
     }
 }
 

@@ -135,9 +135,11 @@ pub(crate) fn checkpoint(c: &Value) -> String {
     let empty = Value::Null;
     let snapshot = c.get("snapshot").unwrap_or(&empty);
     let mut out = format!(
-        "{}  {:<8}  through {:<6}  {:<7}  {} bytes  until {}",
+        "{}  {:<8}  {}  turn {:<4}  through {:<6}  {:<7}  {} bytes  until {}",
         text(c, "id"),
         text(c, "kind"),
+        text(c, "created_at"),
+        plain(c.get("turn")),
         plain(c.get("through_sequence")),
         text(snapshot, "state"),
         plain(snapshot.get("bytes")),
@@ -221,12 +223,13 @@ mod tests {
     fn a_checkpoint_is_one_line() {
         let line = checkpoint(
             &json!({ "id": "ckpt_1", "kind": "explicit", "through_sequence": 12,
+            "created_at": "2025-12-01T00:00:00.000Z", "turn": 3,
             "snapshot": { "state": "live", "bytes": 30 }, "expires_at": "2026-01-01T00:00:00.000Z",
             "pinned": true, "name": "a\u{1b}b", "rejected": null }),
         );
         assert_eq!(
             line,
-            "ckpt_1  explicit  through 12      live     30 bytes  \
+            "ckpt_1  explicit  2025-12-01T00:00:00.000Z  turn 3     through 12      live     30 bytes  \
              until 2026-01-01T00:00:00.000Z  pinned  name: ab"
         );
     }

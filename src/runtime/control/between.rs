@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_actors::code::{Code, Rejection};
+use longhaul_actors::engine::operations::Opened;
 use longhaul_actors::ids::SessionId;
 use longhaul_actors::session::operation::OperationKind;
 
@@ -42,10 +43,13 @@ impl Runtime {
         let work = self
             .work_with(Some(control.clone()), asked, session)
             .await?;
-        let (id, _) = work.begin(OperationKind::Attach).await?;
+        // The runtime's own request is never an earlier one again.
+        let Opened::Begun(id, _) = work.begin(OperationKind::Attach).await? else {
+            return Err(Code::Internal.into());
+        };
         let disk = Disk {
             sandbox: Arc::from(provider.adopt(name, &stay.session_id, &work.profile)),
-            rebuilt: stay.rebuilt,
+            began: stay.began,
         };
         work.end_attached(id, &disk)
             .await

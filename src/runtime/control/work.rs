@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::engine::Answer;
+use longhaul_actors::engine::operations::Opened;
 use longhaul_actors::ids::SessionId;
-use longhaul_actors::session::command::{Kept, NewCheckpoint, Request};
+use longhaul_actors::session::command::{Kept, NewCheckpoint};
 use longhaul_actors::session::operation::{self, Begun, Done, OperationKind};
 use longhaul_actors::session::payload::{ResumePlan, SnapshotRef};
 use serde_json::{Value, json};
 
+use super::turns::Turn;
 use super::{Control, Named, OPERATION_S_MAX, Used};
 use crate::runner::attached::Disk;
 use crate::runner::sandbox::{Sandbox, SandboxError, SandboxRequest, Stay};
@@ -27,9 +29,17 @@ pub(super) struct Work {
     pub(super) asked: Asked,
     pub(super) session: SessionId,
     pub(super) profile: Value,
+    /// Held to the end by a request with an Idempotency-Key.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Work {
+    /// Waits for the same request, where it is under way: it is answered once.
+    pub(super) async fn in_turn(mut self) -> Self {
+        self.turn = self.runtime.turns().wait(self.asked.receipt).await;
+        self
+    }
+
     /// Does the work on the runner's threads, to its end whether or not the caller waits.
     pub(super) async fn spawn<T, F>(
         self,
@@ -45,19 +55,14 @@ impl Work {
         done.await.map_err(died)?
     }
 
-    pub(super) async fn begin(
-        &self,
-        kind: OperationKind,
-    ) -> Result<(operation::OperationId, Begun), Rejection> {
+    pub(super) async fn begin(&self, kind: OperationKind) -> Result<Opened, Rejection> {
         let request = self.asked.clone().request();
         let engine = self.runtime.engine();
-        // Without the receipt: it is kept at the end.
-        let request = Request {
-            receipt: None,
-            ..request
-        };
         let begun = engine.begin_operation(self.session, request, kind, OPERATION_S_MAX + END_S);
-        let (id, begun) = begun.await?;
+        let (id, begun) = match begun.await? {
+            Opened::Begun(id, begun) => (id, begun),
+            first @ Opened::Answered(_) => return Ok(first),
+        };
         if let ResumePlan::Checkpoint { snapshot, .. } = &begun.plan
             && snapshot.runner_id.is_some_and(|r| r != self.control.runner)
         {
@@ -66,14 +71,13 @@ impl Work {
             let why = Rejection::new(Code::NoEligibleRunner, detail);
             return Err(self.give_up(id, &begun, why).await);
         }
-        Ok((id, begun))
+        Ok(Opened::Begun(id, begun))
     }
 
-    /// Takes the lock and gets the disk, or gives up.
-    async fn open(&self, kind: OperationKind) -> Result<(operation::OperationId, Disk), Rejection> {
-        let (id, begun) = self.begin(kind).await?;
+    /// Gets the disk, or gives up.
+    async fn open(&self, id: operation::OperationId, begun: Box<Begun>) -> Result<Disk, Rejection> {
         match self.disk(&begun).await {
-            Ok(disk) => Ok((id, disk)),
+            Ok(disk) => Ok(disk),
             Err(why) => Err(self.give_up(id, &begun, why).await),
         }
     }
@@ -87,6 +91,7 @@ impl Work {
         let done = Done {
             succeeded: true,
             attached: Some(self.leave(disk)),
+            began: disk.began,
             ..Done::default()
         };
         self.end(id, done).await
@@ -132,7 +137,7 @@ impl Work {
         };
         Ok(Disk {
             sandbox,
-            rebuilt: begun.plan.rebuilt(),
+            began: begun.plan.began(),
         })
     }
 
@@ -142,12 +147,12 @@ impl Work {
         self.control.attached.leave(&session_id, disk.clone(), now);
         disk.sandbox.attach_to(Some(&Stay {
             session_id,
-            rebuilt: disk.rebuilt,
+            began: disk.began,
         }));
         operation::Attached {
             runner: self.control.runner,
             dirty: disk.sandbox.is_dirty(),
-            rebuilt: disk.rebuilt,
+            began: disk.began,
         }
     }
 
@@ -172,12 +177,16 @@ impl Work {
     where
         F: Future<Output = Result<T, SandboxError>>,
     {
-        let (id, disk) = self.open(OperationKind::Use).await?;
+        let Opened::Begun(id, begun) = self.begin(OperationKind::Use).await? else {
+            // Such requests have no key, and so no earlier answer.
+            return Err(Code::Internal.into());
+        };
+        let disk = self.open(id, begun).await?;
         let done = self.timed(work(Arc::clone(&disk.sandbox))).await;
         self.end_attached(id, &disk).await?;
         done.map(|value| Used {
             value,
-            rebuilt: disk.rebuilt,
+            began: disk.began,
         })
     }
 
@@ -209,9 +218,17 @@ impl Work {
 
     /// Keeps the disk; with a pause or a rest, the sandbox goes.
     pub(super) async fn keep(self, kind: OperationKind, named: Named) -> Result<Answer, Rejection> {
-        let (id, begun) = self.begin(kind).await?;
+        let (id, begun) = match self.begin(kind).await? {
+            Opened::Begun(id, begun) => (id, begun),
+            Opened::Answered(first) => return Ok(first),
+        };
         let here = self.session.to_string();
-        let attached = self.control.attached.find(&here).map(|d| d.sandbox);
+        let found = self.control.attached.find(&here);
+        let began = match &found {
+            Some(disk) => disk.began,
+            None => begun.plan.began(),
+        };
+        let attached = found.map(|d| d.sandbox);
         // The disk is that of the newest usable checkpoint, which need not be where it came from.
         let clean = attached
             .as_ref()
@@ -236,6 +253,7 @@ impl Work {
             succeeded: true,
             checkpoint: Some(checkpoint).filter(|_| wanted),
             attached,
+            began,
             rejected: None,
         };
         let ended = self.end(id, done).await;
@@ -257,7 +275,11 @@ impl Work {
     }
 
     pub(super) async fn resume(self) -> Result<Answer, Rejection> {
-        let (id, disk) = self.open(OperationKind::Resume).await?;
+        let (id, begun) = match self.begin(OperationKind::Resume).await? {
+            Opened::Begun(id, begun) => (id, begun),
+            Opened::Answered(first) => return Ok(first),
+        };
+        let disk = self.open(id, begun).await?;
         self.end_attached(id, &disk).await
     }
 }

@@ -214,6 +214,7 @@ async fn bad_bodies_and_paths_are_refused_and_nothing_is_begun() {
         ("exec", exec(json!({ "command": 1 })), field),
         ("exec", exec(json!({ "unknown": 1 })), unknown),
         ("exec", exec(json!({ "timeout_ms": 0 })), field),
+        ("exec", exec(json!({ "timeout_ms": 300_001 })), field),
         ("exec", exec(json!({ "timeout_ms": -1 })), field),
         ("exec", exec(json!({ "env": { "A": 1 } })), field),
         ("exec", exec(json!({ "env": { "": "x" } })), field),

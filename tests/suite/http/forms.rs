@@ -464,3 +464,28 @@ async fn what_is_no_http_gets_a_bare_refusal() {
     site.get("/healthz").await.must(200);
     site.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_is_no_body_anywhere_and_no_reader_is_named() {
+    let site = Site::open().await;
+    let session = site.session().await;
+    let of = |rest: &str| format!("/v1/sessions/{session}/{rest}");
+    let mut paths: Vec<String> = ["fork", "events", "resume", "budget", "complete", "cancel"]
+        .map(of)
+        .into();
+    paths.extend(["/v1/sessions", "/v1/deployments", "/v1/runners"].map(str::to_owned));
+    paths.push("/v1/workspaces".to_owned());
+    let verbs = ["checkpoint", "pause", "resume", "close", "exec", "checkout"];
+    paths.extend(verbs.map(|verb| format!("/api/v1/runtimes/{verb}")));
+    for path in paths {
+        for body in [json!([]), json!([session, null, {}]), json!("x")] {
+            let answer = site.post(&path, body.clone()).await;
+            assert_eq!(answer.status, 422, "{path} {body}: {}", answer.text);
+            assert!(!answer.text.contains("struct"), "{path}: {}", answer.text);
+        }
+    }
+    let fork = site.post(&of("fork"), json!({ "from": [true] })).await;
+    assert!(fork.text.contains("expected an object"), "{}", fork.text);
+    fork.code(422, "request.field_invalid");
+    site.close().await;
+}

@@ -296,6 +296,10 @@ impl SessionActor {
                         self.working.now.attached = *attached;
                         self.committed.now.attached = *attached;
                     }
+                    RowOp::Changed(changed) => {
+                        self.working.now.changed = *changed;
+                        self.committed.now.changed = *changed;
+                    }
                     RowOp::Unread(unread) => {
                         self.working.now.unread = Some(*unread);
                         self.committed.now.unread = Some(*unread);

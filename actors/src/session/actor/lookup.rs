@@ -243,6 +243,7 @@ impl Overlay {
                 | RowOp::HoldSnapshot(_)
                 | RowOp::Operation(_)
                 | RowOp::Attached(_)
+                | RowOp::Changed(_)
                 | RowOp::Unread(_) => {}
             }
         }
@@ -343,6 +344,8 @@ pub(super) fn row_changes(
                 out.push(Put(rows::blob(session, *seq), bytes.clone()));
             }
             RowOp::DropBlob(seq) => out.push(Delete(rows::blob(session, *seq))),
+            RowOp::Changed(true) => out.push(Put(rows::changed(session), Bytes::new())),
+            RowOp::Changed(false) => out.push(Delete(rows::changed(session))),
             // A condition only; in memory only.
             RowOp::HoldSnapshot(_)
             | RowOp::Operation(_)
@@ -369,6 +372,7 @@ pub(super) fn row_conditions(ops: &[RowOp], out: &mut Vec<(Bytes, Condition)>) {
             | RowOp::DropBlob(_)
             | RowOp::Operation(_)
             | RowOp::Attached(_)
+            | RowOp::Changed(_)
             | RowOp::Unread(_) => {}
         }
     }

@@ -46,6 +46,7 @@ pub(crate) fn recover(view: &dyn View, session: SessionId) -> Result<Recovered, 
     fold_to(view, session, &mut state, head.last_seq)?;
     // The rows are those of this very view, so they stand where the fold stands.
     state.checkpoints = checkpoints(view, session, head.last_seq)?;
+    state.now.changed = view.row(&rows::changed(session))?.is_some();
     Ok(Recovered {
         state,
         last_hash: head.last_hash,

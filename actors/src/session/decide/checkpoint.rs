@@ -81,6 +81,9 @@ pub(super) fn add(
     };
     let key = SnapshotKey::of(about.workspace, &snapshot);
     snapshot_rows(draft, key, snapshot, new.kept.clone());
+    if draft.base().now.changed {
+        draft.row(RowOp::Changed(false));
+    }
     if let Some(blob) = &new.blob {
         let seq = draft.last_seq() + 1;
         draft.row(RowOp::PutBlob(seq, blob.clone()));

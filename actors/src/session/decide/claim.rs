@@ -36,8 +36,8 @@ pub(super) fn claim(
     if let Some(seq) = lost_input(base, facts) {
         return lost(draft, facts, seq);
     }
-    let (now, limits) = (draft.env.now_ms, draft.env.limits);
-    if base.now.operation.is_some_and(|o| o.until_ms > now) {
+    let (now, limits, mono) = (draft.env.now_ms, draft.env.limits, draft.env.mono);
+    if base.now.operation.is_some_and(|o| o.is_held(mono)) {
         // The dispatcher offers it again.
         return Err(Rejection::new(
             Code::SessionBusy,

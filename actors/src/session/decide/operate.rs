@@ -8,6 +8,7 @@ use super::people::{first_answer, open};
 use super::turn;
 use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
+use crate::env::Env;
 use crate::ids::CheckpointId;
 use crate::session::checkpoints::SnapshotState;
 use crate::session::command::NewCheckpoint;
@@ -17,9 +18,7 @@ use crate::session::facts::Facts;
 use crate::session::operation::{
     Begun, Done, Operate, Operation, OperationId, OperationKind, Step,
 };
-use crate::session::payload::{
-    Body, CheckpointDeleted, CheckpointKind, DeletedWhat, ResumePlan, Usage,
-};
+use crate::session::payload::{Body, CheckpointDeleted, CheckpointKind, DeletedWhat, Usage};
 use crate::session::state::{Answer, Phase, State};
 use crate::session::status::Status;
 
@@ -29,11 +28,21 @@ pub(super) fn operate(
     facts: &Facts,
     command: &Operate,
 ) -> Result<Decision, Rejection> {
+    if let Step::End { id, result } = &command.step {
+        // Its begin found no earlier answer, and nobody else has had the lock since: whatever is
+        // asked, the lock goes.
+        super::visible(draft.base(), &command.request)?;
+        return end(draft, command, *id, result);
+    }
     if let Some(decision) = first_answer(&draft, facts, &command.request)? {
         return Ok(decision);
     }
     match &command.step {
-        Step::Begin { id, kind, ms_max } => begin(draft, *id, *kind, *ms_max),
+        Step::Begin { id, kind, max } => {
+            let until = draft.env.mono.saturating_add(*max);
+            let (id, kind) = (*id, *kind);
+            begin(draft, Operation { id, kind, until })
+        }
         Step::End { id, result } => end(draft, command, *id, result),
         Step::DeleteSnapshot { checkpoint, force } => {
             delete_snapshot(draft, command, *checkpoint, *force)
@@ -51,8 +60,8 @@ fn busy(detail: impl Into<String>) -> Rejection {
 }
 
 /// Whether anything stands in the way of an operation of this kind.
-fn check(state: &State, kind: OperationKind, now_ms: i64) -> Result<(), Rejection> {
-    if state.now.operation.is_some_and(|o| o.until_ms > now_ms) {
+fn check(state: &State, kind: OperationKind, env: &Env<'_>) -> Result<(), Rejection> {
+    if state.now.operation.is_some_and(|o| o.is_held(env.mono)) {
         return Err(busy("another operation is under way"));
     }
     let live = state.run.as_ref().filter(|_| kind != OperationKind::Attach);
@@ -74,16 +83,11 @@ fn check(state: &State, kind: OperationKind, now_ms: i64) -> Result<(), Rejectio
     }
 }
 
-fn begin(
-    mut draft: Draft<'_>,
-    id: OperationId,
-    kind: OperationKind,
-    ms_max: i64,
-) -> Result<Decision, Rejection> {
+fn begin(mut draft: Draft<'_>, operation: Operation) -> Result<Decision, Rejection> {
     let state = draft.base();
     open(&draft)?;
-    let now_ms = draft.env.now_ms;
-    check(state, kind, now_ms)?;
+    let (now_ms, kind) = (draft.env.now_ms, operation.kind);
+    check(state, kind, draft.env)?;
     if matches!(kind, OperationKind::Checkpoint | OperationKind::Pause) {
         checkpoint::allowed(state)?;
     }
@@ -93,22 +97,27 @@ fn begin(
         // The disk that was paused, or nothing: a resume never starts anew in silence.
         let head = state.checkpoints.head();
         if let Some(why) = head.and_then(|c| plan::why_named_unusable(c, now_ms)) {
-            return Err(why);
+            return Err(no_way_back(why));
         }
     }
     let begun = Begun {
         plan: plan::plan_anywhere(state, now_ms),
         clean: plan::newest_usable(state, now_ms).map(|c| c.created.snapshot.clone()),
     };
-    draft.row(RowOp::Operation(Some(Operation {
-        id,
-        kind,
-        until_ms: now_ms.saturating_add(ms_max),
-    })));
+    draft.row(RowOp::Operation(Some(operation)));
     let reply = Reply::json(200, &json!({}));
     let mut decision = draft.done(reply);
     decision.begun = Some(Box::new(begun));
     Ok(decision)
+}
+
+/// A paused disk that is not to be had: what is left to do.
+fn no_way_back(mut why: Rejection) -> Rejection {
+    why.detail.push_str(
+        "; the session stays paused: a `user.interrupt` ends the pause, and what comes next says \
+         in `resume` which disk it gets instead",
+    );
+    why
 }
 
 fn end(
@@ -132,6 +141,9 @@ fn end(
         .attached
         .filter(|_| !(lets_go && done.succeeded) || overtaken);
     draft.row(RowOp::Attached(left));
+    if left.is_some_and(|a| a.dirty) && !draft.base().now.changed {
+        draft.row(RowOp::Changed(true));
+    }
     draft.caused_by(Cause::Request(command.request.request_id.to_string()));
     if let Some((id, reason)) = &done.rejected {
         checkpoint::reject(&mut draft, *id, reason);
@@ -161,11 +173,9 @@ fn end(
         change_status(&mut draft, held.kind)?;
     }
     let mut body = answer(&mut draft, made, done.checkpoint.as_ref());
-    if let (Some(reason), Some(fields)) =
-        (done.attached.and_then(|a| a.rebuilt), body.as_object_mut())
-    {
-        // Never an empty disk in silence.
-        fields.insert("resume".to_owned(), json!(ResumePlan::rebuild(reason)));
+    if let (Some(began), Some(fields)) = (done.began, body.as_object_mut()) {
+        // Never another disk in silence.
+        fields.insert("resume".to_owned(), json!(began));
     }
     if !done.succeeded {
         // Not the answer to anything: the caller is refused, and may try again.

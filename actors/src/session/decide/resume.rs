@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::draft::{Draft, Emit};
 use super::{people, turn};
+use crate::checkpoint::plan;
 use crate::code::{Code, Rejection};
 use crate::ids::EventId;
 use crate::session::command::{Prompt, Request, Resume};
@@ -29,8 +30,12 @@ pub(super) fn resume(
         if listed.find(id).is_none() {
             return Err(refused);
         }
-        if listed.head().is_none_or(|c| c.created.checkpoint_id != id) {
+        let Some(head) = listed.head().filter(|c| c.created.checkpoint_id == id) else {
             return Err(refused.with(OLDER, true));
+        };
+        // Whoever names a disk gets that one or none.
+        if let Some(why) = plan::why_named_unusable(head, draft.env.now_ms) {
+            return Err(why);
         }
     }
     let said = say(&mut draft, &r.request, &r.prompt)?;

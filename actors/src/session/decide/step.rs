@@ -464,8 +464,11 @@ fn disk_through(state: &State, run: &LiveRun) -> u64 {
         Some(ResumePlan::Checkpoint {
             through_sequence, ..
         }) => *through_sequence,
-        // An operation's sandbox came from the newest checkpoint, or began empty.
-        Some(ResumePlan::Attached { rebuilt: None }) => {
+        // An operation's sandbox came from the newest checkpoint or an older one, or began empty.
+        Some(ResumePlan::Attached {
+            older: Some(older), ..
+        }) => older.through_sequence,
+        Some(ResumePlan::Attached { rebuilt: None, .. }) => {
             let newest = state.checkpoints.newest_first().next();
             newest.map_or(0, |c| c.created.through_sequence)
         }

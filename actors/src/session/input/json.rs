@@ -9,6 +9,7 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
 };
 
+use super::objects::Objects;
 use crate::code::{Code, Rejection};
 
 /// Deepest nesting of arrays and objects.
@@ -39,14 +40,17 @@ pub fn parse_strict<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
 }
 
 /// Reads JSON that has passed [`check_json`].
-pub(super) fn typed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Rejection> {
+///
+/// # Errors
+/// `request.field_unknown`, `request.field_invalid`: also for anything but an object.
+pub fn typed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Rejection> {
     // Derived readers would take an array for the fields in order.
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(Rejection::new(Code::FieldInvalid, "an object is expected"));
     }
     let mut de = serde_json::Deserializer::from_slice(json);
     de.disable_recursion_limit();
-    T::deserialize(&mut de).map_err(|e| field_error(&e))
+    T::deserialize(Objects(&mut de)).map_err(|e| field_error(&e))
 }
 
 fn field_error(e: &serde_json::Error) -> Rejection {
@@ -56,7 +60,31 @@ fn field_error(e: &serde_json::Error) -> Rejection {
     } else {
         Code::FieldInvalid
     };
-    Rejection::new(code, text)
+    Rejection::new(code, worded(text))
+}
+
+/// What was expected, in the words of JSON and not in those of the readers.
+fn worded(text: String) -> String {
+    const EXPECTED: &str = ", expected ";
+    let Some((found, wanted)) = text.split_once(EXPECTED) else {
+        return text;
+    };
+    let (wanted, place) = match wanted.rfind(" at line ") {
+        Some(at) => wanted.split_at(at),
+        None => (wanted, ""),
+    };
+    let kind = wanted.split(' ').next().unwrap_or_default();
+    let wanted = match kind {
+        "struct" | "internally" | "adjacently" => "an object",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "tuple" => "an array",
+        "enum" => "one of the known names",
+        "unit" => "null",
+        _ => wanted,
+    };
+    format!("{found}{EXPECTED}{wanted}{place}")
 }
 
 #[derive(Clone, Copy)]
@@ -198,5 +226,54 @@ mod tests {
         for bad in ["", "{", "{}x", "nul", "{\"a\":}", "1e999"] {
             assert!(check_json(bad.as_bytes()).is_err(), "{bad}");
         }
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        #[serde(default)]
+        inner: Option<Inner>,
+        #[serde(default)]
+        list: Vec<Inner>,
+        #[serde(default)]
+        raw: Option<Box<serde_json::value::RawValue>>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        #[serde(default)]
+        n: u32,
+    }
+
+    #[test]
+    fn no_array_passes_for_an_object_and_no_reader_is_named() {
+        let refused = |json: &str| typed::<Outer>(json.as_bytes()).expect_err(json);
+        for json in [
+            "[]",
+            "[null, []]",
+            " [1]",
+            "7",
+            r#"{"inner": [1]}"#,
+            r#"{"list": [[1]]}"#,
+            r#"{"list": [{"n": 1}, []]}"#,
+            r#"{"inner": "x"}"#,
+            r#"{"inner": {"n": -1}}"#,
+            r#"{"inner": {"n": "x"}}"#,
+            r#"{"list": {}}"#,
+        ] {
+            let why = refused(json);
+            assert_eq!(why.code, Code::FieldInvalid, "{json}");
+            for word in ["struct", "Outer", "Inner", "u32", "element"] {
+                assert!(!why.detail.contains(word), "{json}: {}", why.detail);
+            }
+        }
+        let why = refused(r#"{"list": [{"m": 1}]}"#);
+        assert_eq!(why.code, Code::FieldUnknown);
+        let read: Outer = typed(br#"{"inner": {"n": 1}, "list": [{"n": 2}], "raw": [1, {}]}"#)
+            .expect("objects are read");
+        assert_eq!(read.inner.map(|i| i.n), Some(1));
+        assert_eq!(read.list.first().map(|i| i.n), Some(2));
+        assert_eq!(read.raw.map(|r| r.get().to_owned()), Some("[1, {}]".into()));
     }
 }

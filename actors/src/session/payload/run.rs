@@ -69,13 +69,53 @@ pub enum ResumePlan {
         /// The copy of the disk that this runner made for the fork, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sandbox_ref: Option<String>,
+        /// Why this is not the disk that the session had last, if it is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instead_of: Option<InsteadOf>,
     },
     /// The sandbox that a runtime operation left.
     Attached {
         /// Why the operation began it empty, where there had been a disk before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rebuilt: Option<RebuildReason>,
+        /// The older disk that the operation began it with, where it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        older: Option<OlderDisk>,
     },
+}
+
+/// What a disk is instead of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+pub struct InsteadOf {
+    /// The newest checkpoint, which was not used; `None` = what is missing came after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<CheckpointId>,
+    /// Why.
+    pub reason: RebuildReason,
+}
+
+/// A disk of a checkpoint that is not the one that the session had last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+pub struct OlderDisk {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// What it holds: everything up to this position.
+    pub through_sequence: u64,
+    /// What was to be had instead.
+    pub instead_of: InsteadOf,
+}
+
+/// What a disk began as, where that is not the one that the session had last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Began {
+    /// Empty.
+    EventLogRebuild {
+        /// Why.
+        reason: RebuildReason,
+    },
+    /// As an older checkpoint has it.
+    Checkpoint(OlderDisk),
 }
 
 impl ResumePlan {
@@ -87,17 +127,43 @@ impl ResumePlan {
         }
     }
 
-    /// Why the disk began empty although the session had one before, if it did.
-    pub const fn rebuilt(&self) -> Option<RebuildReason> {
+    /// The sandbox that an operation left, which began as said.
+    pub const fn attached(began: Option<Began>) -> Self {
+        let (rebuilt, older) = match began {
+            Some(Began::EventLogRebuild { reason }) => (Some(reason), None),
+            Some(Began::Checkpoint(older)) => (None, Some(older)),
+            None => (None, None),
+        };
+        Self::Attached { rebuilt, older }
+    }
+
+    /// What the disk begins as, where that is not the one that the session had last.
+    pub fn began(&self) -> Option<Began> {
         match self {
-            Self::EventLogRebuild { reason, .. } => Some(*reason),
-            Self::Attached { rebuilt } => *rebuilt,
-            Self::Fresh | Self::Checkpoint { .. } => None,
+            Self::EventLogRebuild { reason, .. } => {
+                Some(Began::EventLogRebuild { reason: *reason })
+            }
+            Self::Attached { rebuilt, older } => rebuilt
+                .map(|reason| Began::EventLogRebuild { reason })
+                .or(older.map(Began::Checkpoint)),
+            Self::Checkpoint {
+                id,
+                through_sequence,
+                instead_of,
+                ..
+            } => instead_of.map(|instead_of| {
+                Began::Checkpoint(OlderDisk {
+                    id: *id,
+                    through_sequence: *through_sequence,
+                    instead_of,
+                })
+            }),
+            Self::Fresh => None,
         }
     }
 }
 
-/// Why a run starts without its disk.
+/// Why a disk is not the one that the session had last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "snake_case")]
 pub enum RebuildReason {
@@ -115,6 +181,12 @@ pub enum RebuildReason {
     CheckpointRejected,
     /// No checkpoint was ever taken.
     NoCheckpoint,
+    /// The newest checkpoint's bytes cannot be read for now.
+    SnapshotUnreadable,
+    /// The disk of a turn after the newest checkpoint was not kept: `checkpoint.failed`.
+    SnapshotFailed,
+    /// A sandbox that operations had changed since the newest checkpoint is gone.
+    SandboxLost,
 }
 
 /// `run.claimed`.
