@@ -390,14 +390,14 @@ async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared>
         profile: claim.sandbox().clone(),
         resume: claim.resume.clone(),
     };
+    let gone = || SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned());
     // Bounded by the start-up deadline: the server gives the run to somebody else after it.
     let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
         Some(pool) => pool
             .take(&claim.session_id)
             .map(|d| d.sandbox)
-            .ok_or_else(|| {
-                SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
-            }),
+            .filter(|sandbox| !sandbox.is_gone())
+            .ok_or_else(gone),
         None => provider.create(request).await.map(Arc::from),
     };
     let sandbox: Arc<dyn Sandbox> = match made {

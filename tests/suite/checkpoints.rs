@@ -5,6 +5,7 @@ mod control;
 mod disks;
 mod full;
 mod kit;
+mod refused;
 mod settings;
 mod states;
 mod truth;

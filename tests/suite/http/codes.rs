@@ -57,6 +57,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "checkpoints/truth.rs: needs packs that cannot be read",
     ),
     (
+        "snapshot.refused",
+        "checkpoints/refused.rs: needs files that no snapshot holds",
+    ),
+    (
+        "sandbox.gone",
+        "checkpoints/refused.rs: needs a sandbox that somebody removed",
+    ),
+    (
         "runtime.snapshot_deleted",
         "checkpoints/disks.rs: needs a snapshot that was deleted",
     ),
