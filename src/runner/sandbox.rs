@@ -369,6 +369,11 @@ pub trait Sandbox: Send + Sync + Debug {
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
     }
 
+    /// Ends what still runs in it.
+    fn end_commands(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Whether its files were removed by somebody else, with the folder that they were in.
     fn is_gone(&self) -> bool {
         false

@@ -294,7 +294,7 @@ struct DirSandbox {
 }
 
 impl DirSandbox {
-    async fn end_commands(&self) {
+    async fn end_all(&self) {
         if self.commands.load(Ordering::SeqCst) > 0 {
             kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
         }
@@ -425,6 +425,10 @@ impl Sandbox for DirSandbox {
         self.keep(fresh).boxed()
     }
 
+    fn end_commands(&self) -> BoxFuture<'_, ()> {
+        self.end_all().boxed()
+    }
+
     fn is_gone(&self) -> bool {
         let work = self.place.work();
         match self.root.get() {
@@ -460,7 +464,7 @@ impl Sandbox for DirSandbox {
     fn rest(&self) -> BoxFuture<'_, ()> {
         async move {
             if self.attached.load(Ordering::SeqCst) {
-                self.end_commands().await;
+                self.end_all().await;
             } else {
                 self.release().await;
             }
@@ -475,7 +479,7 @@ impl Sandbox for DirSandbox {
             if !first || !made {
                 return;
             }
-            self.end_commands().await;
+            self.end_all().await;
             remove(&self.tools.door, self.place.folder.clone()).await;
         }
         .boxed()

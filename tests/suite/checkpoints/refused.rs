@@ -109,3 +109,41 @@ async fn a_sandbox_that_was_removed_is_named_and_then_restored() {
     std::fs::remove_dir_all(work).unwrap();
     assert_eq!(turn(&server, &session, "cat f").await, "kept\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_a_turn_could_not_keep_stays_for_the_next_one() {
+    let mut server = Server::start(&[]).await;
+    let session = session_of(&server, shell()).await;
+    let deep = "echo kept > f; mkdir -p $(printf 'd/%.0s' $(seq 2001))";
+    turn(&server, &session, deep).await;
+    let failed = of(&server.log(&session).await, "checkpoint.failed");
+    assert_eq!(failed.len(), 1);
+    assert!(checkpoints(&server, &session).await.is_empty());
+    assert_eq!(
+        turn(&server, &session, "cat f; echo more >> f").await,
+        "kept\n"
+    );
+    assert_eq!(
+        resumed(&server, &session).await,
+        json!({ "kind": "attached" })
+    );
+    // It outlives the process, once it is noted.
+    let note = work(&server.data).with_file_name("attached");
+    until("the note", || async { note.exists().then_some(()) }).await;
+    server.process.kill9().unwrap();
+    server.process.restart().await.unwrap();
+    assert_eq!(
+        exec(&server, &session, "cat f; rm -r d").await,
+        "kept\nmore\n"
+    );
+    assert_eq!(turn(&server, &session, "cat f").await, "kept\nmore\n");
+    let listed = checkpoints(&server, &session).await;
+    assert_eq!(listed[0]["kind"], "settle");
+    assert!(works(&server.data).is_empty(), "kept, it goes");
+    assert_eq!(turn(&server, &session, "cat f").await, "kept\nmore\n");
+    assert_eq!(resumed(&server, &session).await["kind"], "checkpoint");
+    let log = server.log(&session).await;
+    assert_whole(&log);
+    let kinds: Vec<_> = of(&log, "run.settled");
+    assert!(kinds.iter().all(|s| s["outcome"] == "succeeded"));
+}
