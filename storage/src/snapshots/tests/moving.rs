@@ -34,8 +34,11 @@ fn at(walked: &Walked, name: &str) -> At {
     (0, found.unwrap())
 }
 
+/// The digests of pieces, and the link.
+type Digests = (Vec<[u8; 32]>, Option<[u8; 16]>);
+
 /// The digests of a file's pieces and its link; `None` when it is not in the snapshot.
-fn content(walked: &Walked, name: &str) -> Option<(Vec<[u8; 32]>, Option<[u8; 16]>)> {
+fn content(walked: &Walked, name: &str) -> Option<Digests> {
     let (dir, entry) = at(walked, name);
     match &walked.dirs[dir].entries[entry].what {
         What::File(found) => {
