@@ -13,6 +13,7 @@ mod openapi;
 mod operations;
 mod params;
 mod problem;
+mod prune;
 mod resume;
 mod routes;
 mod runners;

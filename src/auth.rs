@@ -10,6 +10,7 @@ use longhaul_actors::ids::RunnerId;
 use longhaul_actors::session::command::Bearer;
 use longhaul_actors::session::event::{Author, AuthorKind};
 use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::session::viewer::Viewer;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -25,7 +26,8 @@ pub enum Scope {
     Write,
     /// Enrol runners, claim runs and work on them.
     Run,
-    /// Create workspaces, enrol runners for all of them, read metrics.
+    /// See every principal's sessions, create workspaces, enrol runners for all of them, read
+    /// metrics.
     Admin,
 }
 
@@ -101,6 +103,27 @@ impl Caller {
         }
         let detail = format!("the token lacks the scope `{}`", scope.text());
         Err(Rejection::new(Code::ScopeMissing, detail).with("scope", scope.text()))
+    }
+
+    /// Which sessions there are for it: a principal's own, or with the scope `admin`, and for
+    /// runners, those of the workspace.
+    pub fn viewer(&self) -> Viewer {
+        let alone = self.kind == CallerKind::Principal && !self.may(Scope::Admin);
+        Viewer {
+            workspace: self.workspace,
+            principal: alone.then(|| self.id.as_str().into()),
+        }
+    }
+
+    /// Refuses to let a session act as somebody whose sessions are not for this caller.
+    ///
+    /// # Errors
+    /// `auth.scope_missing`.
+    pub fn may_act_as(&self, principal: &str) -> Result<(), Rejection> {
+        match self.viewer().sees_principal(principal) {
+            true => Ok(()),
+            false => self.need(Scope::Admin),
+        }
     }
 
     /// It, as the one who calls under a claim.

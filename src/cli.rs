@@ -12,12 +12,12 @@ pub mod exit;
 mod follow;
 mod lineage;
 pub mod output;
+mod prune;
 mod quickstart;
 mod render;
 mod runner;
 mod serve;
 mod session;
-mod sse;
 mod token;
 mod verify;
 
@@ -55,6 +55,7 @@ fn run(command: Command, out: Output) -> Result<(), CliError> {
         Command::Quickstart(args) => on_threads(2, quickstart::run(args, out)),
         Command::Session(command) => on_threads(1, session::run(command, out)),
         Command::Deployment(command) => on_threads(1, deployment::run(command, out)),
+        Command::Prune(args) => on_threads(1, prune::run(args, out)),
         Command::Runner(args) => on_threads(2, runner::run(args, out)),
         // Over HTTP one thread drives all connections: the cores belong to the server.
         Command::Load(args) => {

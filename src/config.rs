@@ -5,6 +5,7 @@
 //! nothing refuses the start. Every setting is in [`SETTINGS`] and in docs/configuration.md.
 
 mod load;
+mod models;
 mod parts;
 mod table;
 
@@ -18,9 +19,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::catalog::profile::Isolation;
 pub use crate::runner::settings::RunnerConfig;
 pub use load::{ConfigError, Sources};
+pub use models::{AnthropicConfig, ModelsConfig, OpenAiConfig};
 pub use parts::{
-    EngineSettings, FeedConfig, ForksConfig, ReceiptsConfig, RetentionConfig, RuntimesConfig,
-    StorageConfig, StorageEngine,
+    EngineSettings, FeedConfig, ForksConfig, McpConfig, ReceiptsConfig, RetentionConfig,
+    RuntimesConfig, StorageConfig, StorageEngine,
 };
 pub use table::{SETTINGS, Setting, markdown};
 
@@ -57,6 +59,10 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The built-in runner.
     pub runner: RunnerConfig,
+    /// MCP servers, whose tools agents may have.
+    pub mcp: McpConfig,
+    /// Routes to models.
+    pub models: ModelsConfig,
 }
 
 /// `sessions.*`

@@ -270,7 +270,7 @@ impl SessionHandle {
     pub async fn show(&self) -> Result<Value, Error> {
         self.runtime
             .engine()
-            .show(self.caller.workspace, self.id)
+            .show(self.caller.viewer(), self.id)
             .await
     }
 
@@ -281,7 +281,7 @@ impl SessionHandle {
     pub async fn events(&self, query: EventQuery) -> Result<EventPage, Error> {
         self.runtime
             .engine()
-            .events(self.caller.workspace, self.id, query)
+            .events(self.caller.viewer(), self.id, query)
             .await
     }
 
@@ -292,7 +292,7 @@ impl SessionHandle {
     pub async fn transcript(&self, query: TranscriptQuery) -> Result<TranscriptPage, Error> {
         self.runtime
             .engine()
-            .transcript(self.caller.workspace, self.id, query)
+            .transcript(self.caller.viewer(), self.id, query)
             .await
     }
 
@@ -304,7 +304,7 @@ impl SessionHandle {
         let follower = self
             .runtime
             .engine()
-            .follow(self.caller.workspace, self.id, after, None)
+            .follow(self.caller.viewer(), self.id, after, None)
             .await?;
         let events = stream::unfold(Some(follower), |follower| async move {
             let mut follower = follower?;

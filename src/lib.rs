@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod agent;
 pub mod api;
 pub mod auth;
 pub mod catalog;
@@ -14,10 +15,13 @@ pub mod model;
 pub mod runner;
 pub mod runtime;
 pub mod snapshots;
+mod sse;
 pub mod telemetry;
 pub mod tool;
 
+pub use agent::{Agent, AgentHandle, Answer, Outcome, Resume};
 pub use config::Config;
 pub use error::{Code, Error, Kind, OpenError};
 pub use handle::{Follow, NewEvent, NewSession, SessionHandle};
+pub use longhaul_actors::ids::SessionId;
 pub use runtime::Runtime;

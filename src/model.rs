@@ -1,5 +1,16 @@
 //! Models: what an agent asks for its next words and tool calls.
 
+mod client;
+mod key;
+mod prices;
+mod retry;
+mod routes;
+pub mod scripted;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod wire;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +21,9 @@ use longhaul_actors::transcript::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use prices::Prices;
+pub use routes::Routes;
+
 /// Answers requests. A host may bring its own.
 pub trait Model: Send + Sync + Debug + 'static {
     /// Its name as in usage and in the journal, `<route>/<model>`: another name is another model,
@@ -17,7 +31,9 @@ pub trait Model: Send + Sync + Debug + 'static {
     fn name(&self) -> &str;
 
     /// One answer. Parts of the text are given to `deltas` as they come, where the model streams;
-    /// the answer has all of it. Dropping the future ends the call.
+    /// the answer has all of it. When a stream breaks off and is asked for again, the parts of the
+    /// first one were given, and the answer may say something else. Dropping the future ends the
+    /// call.
     ///
     /// # Errors
     /// See [`ModelError`]. What can be tried again was tried again already.
@@ -26,6 +42,27 @@ pub trait Model: Send + Sync + Debug + 'static {
         request: &'a ModelRequest,
         deltas: &'a mut (dyn FnMut(&str) + Send),
     ) -> BoxFuture<'a, Result<ModelAnswer, ModelError>>;
+}
+
+/// Finds models by name, so that an agent's deployment can say which one it wants.
+pub trait ModelRoutes: Send + Sync + Debug + 'static {
+    /// The model `<route>/<model>`.
+    ///
+    /// # Errors
+    /// [`ModelError::NotConfigured`] if there is no such route here, or it has no key.
+    fn model(&self, name: &str) -> Result<Arc<dyn Model>, ModelError>;
+}
+
+/// No routes at all: every name is refused.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRoutes;
+
+impl ModelRoutes for NoRoutes {
+    fn model(&self, name: &str) -> Result<Arc<dyn Model>, ModelError> {
+        Err(ModelError::NotConfigured(format!(
+            "there is no route to the model {name:?}"
+        )))
+    }
 }
 
 /// What a model is asked.
@@ -120,7 +157,7 @@ pub enum ModelError {
         /// When it asks to be asked again.
         retry_after: Option<Duration>,
     },
-    /// The answer makes no sense, or was cut short.
+    /// The answer makes no sense, or is too long.
     #[error("the model's answer cannot be read: {0}")]
     Nonsense(String),
     /// There is no such route, or it has no key.

@@ -19,6 +19,7 @@ pub mod history;
 pub mod http;
 mod inprocess;
 mod keep;
+mod prepare;
 pub mod protocol;
 pub(crate) mod queue;
 pub mod remote;

@@ -3,6 +3,7 @@
 mod claims;
 mod control;
 mod forks;
+mod prune;
 mod resume;
 mod sessions;
 
@@ -32,6 +33,7 @@ pub use claims::{VERBS, claims_body};
 pub(crate) use control::Control;
 pub use control::{FILE_BYTES_MAX, Named, OPERATION_S_MAX, Used};
 pub use forks::{Diff, DiffQuery, DiffSide, ForkSession};
+pub use longhaul_actors::engine::{PrunePlace, PruneQuery, Pruned, UsageQuery};
 pub use resume::{NUDGE, ResumeSession};
 pub use sessions::{Asked, CreateSession, Submission, receipt_key};
 
@@ -265,7 +267,7 @@ impl Runtime {
     }
 
     /// What operations need of the built-in runner, if there is one.
-    fn control(&self) -> Option<Control> {
+    pub(crate) fn control(&self) -> Option<Control> {
         let runner = self
             .parts
             .runner
@@ -274,8 +276,15 @@ impl Runtime {
         runner.as_ref().map(|r| r.control().clone())
     }
 
+    /// Has the built-in runner ask for the runs of its agents too.
+    pub(crate) async fn serve_agents(&self, control: &Control) -> Result<(), Error> {
+        let capacity = self.config().runner.capacity;
+        let info = control.agents.info(control.runner, capacity);
+        self.engine().enrol(info).await
+    }
+
     /// A handle of the runtime's own, which keeps nothing alive.
-    fn inner_handle(&self) -> Self {
+    pub(crate) fn inner_handle(&self) -> Self {
         Self {
             parts: Arc::clone(&self.parts),
             _owner: None,

@@ -29,7 +29,8 @@ pub fn metrics() -> Option<&'static PrometheusHandle> {
 
 /// What is logged where `RUST_LOG` says nothing: `info`. But the framework's parser of requests
 /// would log whatever garbage a client sends as an error of the server; the client gets a 4xx.
-const DEFAULT_FILTER: &str = "info,actix_http::h1::decoder=off,actix_http::h1::dispatcher=off";
+const DEFAULT_FILTER: &str =
+    "info,actix_http::h1::decoder=off,actix_http::h1::dispatcher=off,rmcp=warn";
 
 /// Writes logs to standard error, as text or as JSON lines. `RUST_LOG` chooses what (default
 /// `info`, without what clients garble). Does nothing where the host has a subscriber already.

@@ -1,4 +1,19 @@
-//! Tools: what an agent can do.
+//! Tools: what an agent can do. Those that come along are [`BUILT_IN`]; more come from MCP servers
+//! ([`mcp`]) and from the host, by the trait [`Tool`].
+#![doc = include_str!("../docs/tools.md")]
+
+mod arguments;
+mod bash;
+mod bound;
+mod builtin;
+mod edit;
+mod files;
+mod from_fn;
+mod list;
+mod search;
+mod walk;
+
+pub mod mcp;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,6 +23,9 @@ use serde_json::Value;
 
 use crate::model::ToolSpec;
 use crate::runner::Sandbox;
+pub use arguments::check as check_arguments;
+pub use builtin::{BUILT_IN, built_in};
+pub use from_fn::{FnTool, from_fn};
 
 /// Something an agent can do. A host adds its own.
 pub trait Tool: Send + Sync + Debug + 'static {

@@ -115,6 +115,7 @@ codes! {
     AttemptsExhausted = "runtime.attempts_exhausted", 0, Fault, "Every attempt was lost.", "Look at the runner's log; send a message to try again.";
     HistoryUnavailable = "runtime.session_history_unavailable", 409, Refused, "Positions of the history cannot be read.", "See `missing`.";
     CheckpointNotFound = "checkpoint.not_found", 404, Refused, "There is no such checkpoint here.", "List the session's checkpoints; old ones are pruned.";
+    PruneFilterEmpty = "prune.filter_empty", 422, Refused, "Nothing says what is to be pruned.", "Send `before`, `session_id` or both.";
     CheckpointsPinned = "checkpoint.pinned_limit", 409, Refused, "The session has its most pinned checkpoints.", "Unpin one first.";
     CheckpointExpired = "runtime.checkpoint_expired", 409, Refused, "The checkpoint's time is over.", "Fork from its event instead: the conversation is still there.";
     CheckpointRejected = "runtime.checkpoint_rejected", 409, Refused, "The checkpoint does not verify.", "Use another one, or fork from its event.";

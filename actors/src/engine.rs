@@ -14,12 +14,14 @@ pub(crate) mod inner;
 pub(crate) mod metrics;
 pub mod operations;
 pub mod outcome;
+pub mod prune;
 pub mod reads;
 mod start;
 pub mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod transcript;
+pub mod usage;
 
 use std::sync::Arc;
 
@@ -27,12 +29,14 @@ use longhaul_storage::Log;
 
 pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard, Offered};
 pub use config::EngineConfig;
-pub use forks::{Common, FamilyMember, ForkRequest, no_checkpoint};
+pub use forks::{Common, Family, FamilyMember, ForkRequest, no_checkpoint};
 pub use health::{Health, Stats};
 pub use outcome::Answer;
+pub use prune::{PrunePlace, PruneQuery, Pruned};
 pub use reads::{EventPage, EventQuery, ListPage};
 pub use sweep::START_POINTS;
 pub use transcript::{TranscriptPage, TranscriptQuery};
+pub use usage::UsageQuery;
 
 use crate::checkpoint::{
     CHECKPOINT_POINTS, COLLECT_POINTS, EXPIRY_POINTS, Elsewhere, SnapshotBytes,

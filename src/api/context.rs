@@ -12,6 +12,7 @@ use futures_util::future::{Either, LocalBoxFuture};
 use longhaul_actors::code::{Code, Rejection};
 use longhaul_actors::ids::IdError;
 use longhaul_actors::session::payload::WorkspaceRef;
+use longhaul_actors::session::viewer::Viewer;
 
 use super::gate::RequestId;
 use super::problem::Failure;
@@ -138,8 +139,14 @@ impl Ctx {
         &self.api.runtime
     }
 
+    /// The workspace, for what belongs to it as a whole. Sessions are for the [`Self::viewer`].
     pub(super) fn workspace(&self) -> WorkspaceRef {
         self.caller.workspace
+    }
+
+    /// Which sessions there are for the caller.
+    pub(super) fn viewer(&self) -> Viewer {
+        self.caller.viewer()
     }
 
     /// An id in the path.

@@ -57,7 +57,7 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     let page = ctx
         .runtime()
         .engine()
-        .events(ctx.workspace(), id, query)
+        .events(ctx.viewer(), id, query)
         .await?;
     Ok(shown(&page, order))
 }

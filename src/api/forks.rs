@@ -103,7 +103,7 @@ pub(super) async fn diff(ctx: Ctx) -> Answered {
     let against = against.ok_or_else(|| bad("`against` names the other session"))?;
     let right = SessionId::parse(&against).map_err(|e| bad_id("against", &e))?;
     let runtime = ctx.runtime();
-    let diff = runtime.diff(ctx.workspace(), left, right, query).await?;
+    let diff = runtime.diff(ctx.viewer(), left, right, query).await?;
     Ok(json_bytes(200, shown(&diff)))
 }
 
@@ -136,7 +136,7 @@ fn side(out: &mut Vec<u8>, name: &str, side: &DiffSide) {
 pub(super) async fn tree(ctx: Ctx) -> Answered {
     let id = ctx.path_id("id")?;
     Params::of(&ctx.req)?.finish()?;
-    let tree = ctx.runtime().tree(ctx.workspace(), id).await?;
+    let tree = ctx.runtime().tree(ctx.viewer(), id).await?;
     Ok(json_value(200, &tree))
 }
 
@@ -150,7 +150,7 @@ pub(super) async fn checkpoints(ctx: Ctx) -> Answered {
     let limit = params.number("limit", 1, PAGE_LEN_MAX)?.unwrap_or(PAGE_LEN);
     let after = params.page::<CheckpointId>()?;
     params.finish()?;
-    let mut all = ctx.runtime().checkpoints(ctx.workspace(), id).await?;
+    let mut all = ctx.runtime().checkpoints(ctx.viewer(), id).await?;
     if let Some(after) = after {
         let after = after.to_string();
         let named = |c: &Value| c.get("id").and_then(Value::as_str) == Some(after.as_str());

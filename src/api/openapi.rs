@@ -3,8 +3,8 @@
 use utoipa::{OpenApi, ToSchema};
 
 use super::{
-    claims, clones, deployments, events, forks, operations, resume, runners, runtimes, sessions,
-    stream, transcript, workspaces,
+    claims, clones, deployments, events, forks, operations, prune, resume, runners, runtimes,
+    sessions, stream, transcript, workspaces,
 };
 
 /// `application/problem+json`.
@@ -128,6 +128,21 @@ pub(super) struct PinSchema {
     pinned: bool,
 }
 
+/// `POST /v1/prune`.
+#[derive(ToSchema)]
+#[schema(as = Prune)]
+#[expect(dead_code, reason = "a description of the wire")]
+pub(super) struct PruneSchema {
+    /// RFC 3339: what is older goes. This, `session_id` or both.
+    before: Option<String>,
+    /// What is of this session goes.
+    session_id: Option<String>,
+    /// Whether to say only what would go.
+    dry_run: Option<bool>,
+    /// `next` of the answer before.
+    page: Option<String>,
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -143,6 +158,8 @@ pub(super) struct PinSchema {
         sessions::cancel,
         sessions::budget,
         sessions::runs,
+        sessions::usage,
+        prune::prune,
         events::submit,
         events::list,
         stream::follow,
@@ -224,5 +241,23 @@ mod tests {
             .map(|r| (r.path.to_owned(), r.method.to_owned()))
             .collect();
         assert_eq!(documented, routed);
+    }
+
+    #[test]
+    fn every_schema_that_is_named_is_there() {
+        let json = serde_json::to_value(document()).expect("serialises");
+        let mut open = vec![&json];
+        let mut named = BTreeSet::new();
+        while let Some(value) = open.pop() {
+            if let Some(name) = value.get("$ref").and_then(|r| r.as_str()) {
+                named.insert(name.trim_start_matches('#').to_owned());
+            }
+            open.extend(value.as_object().into_iter().flat_map(|o| o.values()));
+            open.extend(value.as_array().into_iter().flatten());
+        }
+        for name in &named {
+            assert!(json.pointer(name).is_some(), "{name} is nowhere");
+        }
+        assert!(named.contains("/components/schemas/AgentProfile"));
     }
 }

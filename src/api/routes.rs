@@ -7,8 +7,8 @@ use longhaul_actors::code::Code;
 
 use super::problem::{Answered, Failure};
 use super::{
-    claims, clones, deployments, events, forks, operations, resume, runners, runtimes, sessions,
-    stream, transcript, workspaces,
+    claims, clones, deployments, events, forks, operations, prune, resume, runners, runtimes,
+    sessions, stream, transcript, workspaces,
 };
 use crate::auth::Scope;
 
@@ -89,6 +89,7 @@ routes! {
     }
     "/v1/sessions/{id}/events/stream" { get "GET" READ => stream::follow; }
     "/v1/sessions/{id}/runs" { get "GET" READ => sessions::runs; }
+    "/v1/sessions/{id}/usage" { get "GET" READ => sessions::usage; }
     "/v1/sessions/{id}/complete" { post "POST" WRITE => sessions::complete; }
     "/v1/sessions/{id}/cancel" { post "POST" WRITE => sessions::cancel; }
     "/v1/sessions/{id}/budget" { post "POST" WRITE => sessions::budget; }
@@ -99,6 +100,7 @@ routes! {
     "/v1/sessions/{id}/transcript" { get "GET" READ => transcript::page; }
     "/v1/sessions/{id}/checkpoints" { get "GET" READ => forks::checkpoints; }
     "/v1/sessions/{id}/checkpoints/{checkpoint}/pin" { post "POST" WRITE => forks::pin; }
+    "/v1/prune" { post "POST" WRITE => prune::prune; }
     "/v1/deployments" {
         post "POST" WRITE => deployments::create;
         get "GET" READ => deployments::list;

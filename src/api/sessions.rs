@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use actix_web::HttpResponse;
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
-use longhaul_actors::engine::Answer;
+use longhaul_actors::engine::{Answer, UsageQuery};
 use longhaul_actors::ids::{DeploymentId, SessionId};
 use longhaul_actors::session::input::{Origin, RawEvent, parse_events};
 use longhaul_actors::session::payload::Budget;
@@ -98,7 +98,7 @@ pub(super) async fn create(ctx: Ctx, body: Body) -> Answered {
     Ok(answer(ctx.runtime().create_session(asked, create).await?))
 }
 
-/// Sessions of the workspace, by age.
+/// Sessions, by age: those of the workspace, or of the caller where it sees no others.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions",
     params(("limit" = Option<usize>, Query), ("page" = Option<String>, Query), ("status" = Option<String>, Query)),
     responses((status = 200, description = "`{sessions, next_page}`"), (status = "default", body = ProblemSchema)))]
@@ -115,7 +115,7 @@ pub(super) async fn list(ctx: Ctx) -> Answered {
     let page = ctx
         .runtime()
         .engine()
-        .list(ctx.workspace(), after, limit, status)
+        .list(ctx.viewer(), after, limit, status)
         .await?;
     Ok(json_value(
         200,
@@ -131,7 +131,7 @@ pub(super) async fn show(ctx: Ctx) -> Answered {
     Params::of(&ctx.req)?.finish()?;
     Ok(json_value(
         200,
-        &ctx.runtime().engine().show(ctx.workspace(), id).await?,
+        &ctx.runtime().engine().show(ctx.viewer(), id).await?,
     ))
 }
 
@@ -200,11 +200,29 @@ pub(super) async fn runs(ctx: Ctx) -> Answered {
     let page = ctx
         .runtime()
         .engine()
-        .runs(ctx.workspace(), id, after, limit)
+        .runs(ctx.viewer(), id, after, limit)
         .await?;
     let next = page.next_after.map(|seq| seq.to_string());
     Ok(json_value(
         200,
         &json!({ "runs": page.items, "next_page": next }),
     ))
+}
+
+/// What a session spent: itself, by model and by run; what it inherited; all of its family.
+#[utoipa::path(get, path = "/v1/sessions/{id}/usage", tag = "sessions",
+    params(("id" = String, Path), ("limit" = Option<usize>, Query), ("page" = Option<String>, Query)),
+    responses((status = 200, description = "`{session: {usage, by_model}, inherited, \
+        runs: [{run_id, usage}], next_page, tree: {usage, sessions, truncated}}`"),
+        (status = "default", body = ProblemSchema)))]
+pub(super) async fn usage(ctx: Ctx) -> Answered {
+    let id: SessionId = ctx.path_id("id")?;
+    let mut params = Params::of(&ctx.req)?;
+    let query = UsageQuery {
+        limit: params.number("limit", 1, PAGE_LEN_MAX)?.unwrap_or(PAGE_LEN),
+        after: params.page::<u64>()?,
+    };
+    params.finish()?;
+    let usage = ctx.runtime().usage(ctx.viewer(), id, query).await?;
+    Ok(json_value(200, &usage))
 }

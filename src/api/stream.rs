@@ -63,7 +63,7 @@ pub(super) async fn follow(ctx: Ctx) -> Answered {
     let runtime = ctx.runtime();
     let follower = runtime
         .engine()
-        .follow(ctx.workspace(), id, after, wanted)
+        .follow(ctx.viewer(), id, after, wanted)
         .await?;
     let (clock, http) = (Arc::clone(&runtime.door().clock), &runtime.config().http);
     let age = clock

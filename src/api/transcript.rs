@@ -35,7 +35,7 @@ pub(super) async fn page(ctx: Ctx) -> Answered {
     };
     params.finish()?;
     let engine = ctx.runtime().engine();
-    let page = engine.transcript(ctx.workspace(), id, query).await?;
+    let page = engine.transcript(ctx.viewer(), id, query).await?;
     Ok(json_value(200, &shown(&page)))
 }
 

@@ -1,16 +1,23 @@
 //! What a deployment revision describes: the agent release with its harness, and the sandbox it
 //! works in. These are the types that runners read from a claim.
 
+mod agent;
+mod sandbox;
+
 use std::collections::BTreeMap;
 
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::ids::{HarnessRevision, SandboxRevision};
+use longhaul_actors::ids::HarnessRevision;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-/// Longest `max_duration_seconds`: one week.
-pub const MAX_DURATION_S_MAX: u64 = 7 * 24 * 3_600;
+pub use agent::{
+    AgentProfile, ApprovalMode, CustomTool, ModelChoice, ScriptedAnswer, ScriptedCall,
+    ScriptedModelProfile, StopHookProfile, SubAgentProfile, ToolChoice, ToolSettings,
+};
+pub use sandbox::{Isolation, SandboxLimits, SandboxProfile};
+
 /// Bytes of `instructions`.
 pub const INSTRUCTIONS_BYTES_MAX: usize = 256 << 10;
 /// Steps of one script.
@@ -35,6 +42,8 @@ pub struct Release {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Harness {
+    /// A model in a loop with tools.
+    Agent(Box<AgentProfile>),
     /// Fixed steps, without a model.
     Script(ScriptProfile),
     /// A program that speaks the claim protocol over its standard streams.
@@ -54,6 +63,10 @@ pub enum CheckpointMode {
     Off,
     /// When a turn settles.
     Settle,
+    /// After each model call with its tools (`agent` only).
+    Turn,
+    /// After each pass (`agent` only).
+    Pass,
 }
 
 /// `script`.
@@ -123,11 +136,12 @@ fn read_harness(json: &str) -> Result<Harness, serde_json::Error> {
         .remove("kind")
         .ok_or_else(|| serde_json::Error::custom("missing field `kind` of the harness"))?;
     let kind: String = serde_json::from_str(kind.get())?;
-    if !matches!(kind.as_str(), "script" | "process" | "external") {
+    if !matches!(kind.as_str(), "agent" | "script" | "process" | "external") {
         fields.insert("kind".to_owned(), serde_json::value::to_raw_value(&kind)?);
     }
     let rest = serde_json::to_string(&fields)?;
     match kind.as_str() {
+        "agent" => serde_json::from_str(&rest).map(|p| Harness::Agent(Box::new(p))),
         "script" => serde_json::from_str(&rest).map(Harness::Script),
         "process" => serde_json::from_str(&rest).map(Harness::Process),
         "external" => serde_json::from_str(&rest).map(Harness::External),
@@ -139,6 +153,7 @@ impl Harness {
     /// Its kind on the wire.
     pub fn kind(&self) -> &str {
         match self {
+            Self::Agent(_) => "agent",
             Self::Script(_) => "script",
             Self::Process(_) => "process",
             Self::External(_) => "external",
@@ -242,71 +257,10 @@ pub struct CustomToolStep {
     pub input: Box<RawValue>,
 }
 
-/// Where the tools of an agent act.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxProfile {
-    /// `dir`, `none`, or one that the host registered.
-    pub provider: String,
-    /// Longest working time of one attempt after its start-up, seconds (1 to one week).
-    pub max_duration_seconds: u64,
-    /// How commands must be isolated; absent = as the runner is configured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub isolation: Option<Isolation>,
-    /// Bounds of one command.
-    pub limits: SandboxLimits,
-}
-
-impl Default for SandboxProfile {
-    fn default() -> Self {
-        Self {
-            provider: "dir".to_owned(),
-            max_duration_seconds: 3_600,
-            isolation: None,
-            limits: SandboxLimits::default(),
-        }
-    }
-}
-
-/// How commands of a sandbox are kept from the rest of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// Isolated, or not run at all.
-    Required,
-    /// Isolated where the machine can.
-    #[default]
-    Preferred,
-    /// Not isolated.
-    None,
-}
-
-/// Bounds of one command in a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxLimits {
-    /// Output that is kept of one command, bytes (1 to 512 KiB).
-    pub output_bytes_max: u64,
-    /// Memory of one command with all its children, bytes (at least 16 MiB).
-    pub memory_bytes_max: u64,
-    /// Run time of one command, seconds (1 to one day).
-    pub command_s_max: u64,
-}
-
-impl Default for SandboxLimits {
-    fn default() -> Self {
-        Self {
-            output_bytes_max: 128 << 10,
-            memory_bytes_max: 1 << 30,
-            command_s_max: 300,
-        }
-    }
-}
-
 /// The kinds that can run here.
 #[derive(Debug, Clone, Default)]
 pub struct Kinds {
-    /// Harness kinds that the host registered, beside `script`, `process` and `external`.
+    /// Harness kinds that the host registered, beside `agent`, `script`, `process` and `external`.
     pub harnesses: Vec<String>,
     /// Sandbox providers that the host registered, beside `dir` and `none`.
     pub providers: Vec<String>,
@@ -327,13 +281,15 @@ impl Release {
                 "release.instructions has more than {INSTRUCTIONS_BYTES_MAX} bytes"
             )));
         }
+        self.harness.check_checkpoint()?;
         match &self.harness {
+            Harness::Agent(a) => a.check(),
             Harness::Script(s) => s.check(),
             Harness::Process(p) => p.check(),
             Harness::External(_) => Ok(()),
             Harness::Host(h) if kinds.harnesses.contains(&h.kind) => Ok(()),
             Harness::Host(h) => Err(invalid(format!(
-                "release.harness.kind {:?} is not one of script, process, external{}",
+                "release.harness.kind {:?} is not one of agent, script, process, external{}",
                 h.kind,
                 kinds
                     .harnesses
@@ -411,60 +367,22 @@ impl ProcessProfile {
     }
 }
 
-impl SandboxProfile {
-    /// Whether it can be made at all.
-    ///
-    /// # Errors
-    /// `deployment.invalid`, naming the field.
-    pub fn check(&self, kinds: &Kinds) -> Result<(), Rejection> {
-        let known = matches!(self.provider.as_str(), "dir" | "none");
-        if !known && !kinds.providers.contains(&self.provider) {
-            return Err(invalid(format!(
-                "sandbox.provider {:?} is not one of dir, none{}",
-                self.provider,
-                kinds
-                    .providers
-                    .iter()
-                    .map(|k| format!(", {k}"))
-                    .collect::<String>()
-            )));
-        }
-        let between = |field: &str, value: u64, min: u64, max: u64| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(invalid(format!("sandbox.{field} is {min} to {max}")))
-            }
-        };
-        let limits = &self.limits;
-        between(
-            "max_duration_seconds",
-            self.max_duration_seconds,
-            1,
-            MAX_DURATION_S_MAX,
-        )?;
-        between(
-            "limits.output_bytes_max",
-            limits.output_bytes_max,
-            1,
-            512 << 10,
-        )?;
-        between(
-            "limits.memory_bytes_max",
-            limits.memory_bytes_max,
-            16 << 20,
-            1 << 40,
-        )?;
-        between("limits.command_s_max", limits.command_s_max, 1, 86_400)
-    }
-
-    /// The id of this profile: the same content has the same id.
-    pub fn revision(&self) -> SandboxRevision {
-        SandboxRevision(digest("longhaul sandbox profile v1", self))
-    }
-}
-
 impl Harness {
+    fn check_checkpoint(&self) -> Result<(), Rejection> {
+        let mode = match self {
+            Self::Script(p) => p.checkpoint,
+            Self::Process(p) => p.checkpoint,
+            Self::External(_) | Self::Agent(_) | Self::Host(_) => None,
+        };
+        match mode {
+            Some(CheckpointMode::Turn | CheckpointMode::Pass) => Err(invalid(format!(
+                "release.harness.checkpoint of a {} harness is off or settle",
+                self.kind()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The id of this profile: the same content has the same id.
     pub fn revision(&self) -> HarnessRevision {
         HarnessRevision(digest("longhaul harness profile v1", self))

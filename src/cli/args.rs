@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, ResumeArgs, TranscriptArgs};
+pub use lineage::{DiffArgs, ForkArgs, OneArgs, PlaceArgs, PruneArgs, ResumeArgs, TranscriptArgs};
 
 /// A durable runtime for agent sessions.
 #[derive(Debug, Parser)]
@@ -38,6 +38,8 @@ pub enum Command {
     /// Describe what agents are.
     #[command(subcommand)]
     Deployment(DeploymentCommand),
+    /// Let journals of finished runs go, and checkpoints.
+    Prune(PruneArgs),
     /// Make tokens for principals and runners.
     #[command(subcommand)]
     Token(TokenCommand),

@@ -75,17 +75,22 @@ impl Client {
 
     /// `GET path`.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, CliError> {
-        self.call(Method::GET, path, None).await
+        self.call(Method::GET, path, None, false).await
     }
 
     /// `POST path`, with an Idempotency-Key: a repeated try is the same request.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        self.call(Method::POST, path, Some(body)).await
+        self.call(Method::POST, path, Some(body), true).await
+    }
+
+    /// `POST path`, where doing it again changes nothing.
+    pub(crate) async fn post_again(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+        self.call(Method::POST, path, Some(body), false).await
     }
 
     /// `DELETE path`.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value, CliError> {
-        self.call(Method::DELETE, path, None).await
+        self.call(Method::DELETE, path, None, false).await
     }
 
     async fn call(
@@ -93,6 +98,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
+        once: bool,
     ) -> Result<Value, CliError> {
         let wall = self.door.clock.wall_ms();
         let key = uuid::Uuid::from_bytes(self.door.ids.uuid(wall))
@@ -102,7 +108,10 @@ impl Client {
         loop {
             let mut request = self.request(method.clone(), path).timeout(CALL_TIMEOUT);
             if let Some(body) = body {
-                request = request.header("idempotency-key", &key).json(body);
+                request = request.json(body);
+            }
+            if once {
+                request = request.header("idempotency-key", &key);
             }
             let error = match request.send().await {
                 Ok(response) => match answer(response).await {

@@ -12,7 +12,7 @@ use reqwest::Method;
 use super::args::FollowArgs;
 use super::client::{Client, answer, cause};
 use super::exit::{CliError, Exit};
-use super::sse::{Frame, Parser};
+use crate::sse::{Frame, Parser};
 
 /// First and longest wait before connecting again.
 const BACKOFF_MS: (u64, u64) = (100, 5_000);

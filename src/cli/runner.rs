@@ -1,5 +1,7 @@
 //! `longhaul runner`.
 
+use std::sync::Arc;
+
 use longhaul_actors::env::Door;
 use serde_json::json;
 
@@ -7,6 +9,8 @@ use super::args::RunnerArgs;
 use super::exit::{CliError, Exit};
 use super::output::Output;
 use super::serve::stop_signal;
+use crate::config::Config;
+use crate::runner::harness::agent::AgentHarness;
 use crate::runner::remote::{self, RemoteConfig, RemoteError};
 use crate::runner::{Registry, RunnerConfig};
 use crate::telemetry;
@@ -31,7 +35,10 @@ pub(crate) async fn run(args: RunnerArgs, out: Output) -> Result<(), CliError> {
     let shown = format!("working for {}", args.at.server);
     // Nobody may be reading; the runner works all the same.
     let _ = out.result(shown, &json!({ "server": args.at.server }));
-    Ok(remote::run(config, Registry::built_in(), Door::system(), stop).await?)
+    let mut registry = Registry::built_in();
+    let agents = AgentHarness::of(&Config::default(), &Door::system()).map_err(CliError::usage)?;
+    registry.add_harness(Arc::new(agents));
+    Ok(remote::run(config, registry, Door::system(), stop).await?)
 }
 
 impl From<RemoteError> for CliError {

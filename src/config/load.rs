@@ -107,19 +107,27 @@ fn read_file(path: &str, text: &str) -> Result<Table, ConfigError> {
             path: path.to_owned(),
             reason: e.to_string(),
         })?;
-    for (section, value) in &tree {
-        let Value::Table(fields) = value else {
-            return Err(unknown(path, section));
+    check_keys(path, "", &tree)?;
+    Ok(tree)
+}
+
+/// Every value of a table, and of the tables in it, is that of a setting.
+fn check_keys(path: &str, section: &str, table: &Table) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let key = match section {
+            "" => name.clone(),
+            section => format!("{section}.{name}"),
         };
-        for (name, value) in fields {
-            let key = format!("{section}.{name}");
-            let setting = find(path, &key)?;
-            if !fits(setting.kind, value) {
-                return Err(wrong_kind(setting));
-            }
+        if let Value::Table(fields) = value {
+            check_keys(path, &key, fields)?;
+            continue;
+        }
+        let setting = find(path, &key)?;
+        if !fits(setting.kind, value) {
+            return Err(wrong_kind(setting));
         }
     }
-    Ok(tree)
+    Ok(())
 }
 
 fn fits(kind: Kind, value: &Value) -> bool {
@@ -140,15 +148,20 @@ fn put(tree: &mut Table, from: &str, key: &str, value: &str) -> Result<(), Confi
         Kind::Bool => Value::Boolean(value.parse().map_err(|_| wrong_kind(setting))?),
         Kind::Path | Kind::Text => Value::String(value.to_owned()),
     };
-    let Some((section, name)) = key.split_once('.') else {
+    let Some((sections, name)) = key.rsplit_once('.') else {
         return Err(unknown(from, key));
     };
-    let section = tree
-        .entry(section)
-        .or_insert_with(|| Value::Table(Table::new()));
-    if let Value::Table(fields) = section {
-        fields.insert(name.to_owned(), value);
+    let mut table = tree;
+    for section in sections.split('.') {
+        let inner = table
+            .entry(section)
+            .or_insert_with(|| Value::Table(Table::new()));
+        let Value::Table(inner) = inner else {
+            return Err(unknown(from, key));
+        };
+        table = inner;
     }
+    table.insert(name.to_owned(), value);
     Ok(())
 }
 
@@ -292,8 +305,15 @@ impl Config {
             "engine.drain_s_max",
             "is 1 to 60",
         )?;
+        for (key, value) in [
+            ("mcp.start_s_max", self.mcp.start_s_max),
+            ("mcp.call_s_max", self.mcp.call_s_max),
+        ] {
+            need((1..=86_400).contains(&value), key, "is 1 to 86400")?;
+        }
         self.runner
             .check()
+            .and_then(|()| self.models.check())
             .map_err(|(key, reason)| ConfigError::Invalid {
                 key: key.to_owned(),
                 reason,
@@ -445,6 +465,8 @@ mod tests {
             &["retention.checkpoint_ttl_s=2592001"],
             &["retention.checkpoints_per_session_max=-1"],
             &["runner.sandbox_dir=longhaul-data/x"],
+            &["mcp.start_s_max=0"],
+            &["mcp.call_s_max=86401"],
         ] {
             assert!(
                 matches!(set(bad), Err(ConfigError::Invalid { .. })),

@@ -219,3 +219,26 @@ impl Default for RetentionConfig {
         }
     }
 }
+
+/// `mcp.*`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct McpConfig {
+    /// The file of MCP servers; absent = there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers_file: Option<PathBuf>,
+    /// How long a server has to start, and to list its tools, seconds.
+    pub start_s_max: u64,
+    /// Longest call of one of their tools, seconds; the agent's own limit may be shorter.
+    pub call_s_max: u64,
+}
+
+impl Default for McpConfig {
+    fn default() -> Self {
+        Self {
+            servers_file: None,
+            start_s_max: 30,
+            call_s_max: 600,
+        }
+    }
+}

@@ -3,7 +3,7 @@
 /// One setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    /// `section.name`, as in `--set`.
+    /// `section.name` (or `section.part.name`), as in `--set`.
     pub key: &'static str,
     /// What a value is.
     pub kind: Kind,
@@ -125,6 +125,19 @@ pub const SETTINGS: &[Setting] = &[
     n("runner.line_bytes_max", "bytes", "8388608", "Longest line of a `process` harness."),
     n("runner.drain_s_max", "s", "5", "How long attempts have to let go when the runner stops."),
     n("runner.snapshot_s_max", "s", "300", "How long one snapshot may take; without it the turn settles without a checkpoint."),
+    s("mcp.servers_file", Kind::Path, "", "MCP servers whose tools deployments may name, TOML or JSON (docs/tools.md); they run outside of the sandboxes."),
+    n("mcp.start_s_max", "s", "30", "How long an MCP server has to start, and to list its tools."),
+    n("mcp.call_s_max", "s", "600", "Longest call of a tool of an MCP server."),
+    s("models.anthropic.base_url", Kind::Text, "https://api.anthropic.com", "Where the route `anthropic/<model>` leads; `/v1/messages` is appended."),
+    s("models.anthropic.api_key_env", Kind::Text, "ANTHROPIC_API_KEY", "The environment variable with its key; empty = none."),
+    s("models.anthropic.api_key_file", Kind::Path, "", "The file with its key, read again for every attempt; it goes before the variable."),
+    n("models.anthropic.output_tokens_max", "tokens", "16384", "Longest answer where the agent names no number: this API must be told one."),
+    s("models.openai.base_url", Kind::Text, "https://api.openai.com/v1", "Where the route `openai/<model>` leads; `/chat/completions` is appended."),
+    s("models.openai.api_key_env", Kind::Text, "OPENAI_API_KEY", "The environment variable with its key; empty = none."),
+    s("models.openai.api_key_file", Kind::Path, "", "The file with its key, read again for every attempt; it goes before the variable."),
+    n("models.request_s_max", "s", "600", "How long one answer of a model may take, with all its retries and waits."),
+    n("models.retries_max", "retries", "5", "How often a request to a model is made again."),
+    n("models.concurrency_max", "requests", "64", "Requests to models at the same time; more wait for their turn."),
 ];
 
 /// docs/configuration.md.
@@ -165,13 +178,16 @@ mod tests {
     fn leaves() -> BTreeMap<String, String> {
         let tree = toml::Table::try_from(Config::default()).expect("serialises");
         let mut out = BTreeMap::new();
-        for (section, fields) in tree {
-            for (name, value) in fields.as_table().expect("sections") {
-                let text = value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), str::to_owned);
-                out.insert(format!("{section}.{name}"), text);
+        let mut open: Vec<(String, toml::Value)> = tree.into_iter().collect();
+        while let Some((key, value)) = open.pop() {
+            if let toml::Value::Table(fields) = value {
+                open.extend(fields.into_iter().map(|(n, v)| (format!("{key}.{n}"), v)));
+                continue;
             }
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            out.insert(key, text);
         }
         out
     }
@@ -179,7 +195,13 @@ mod tests {
     #[test]
     fn the_table_is_the_code() {
         let leaves = leaves();
-        let optional = ["auth.tokens_file", "runner.sandbox_dir"];
+        let optional = [
+            "auth.tokens_file",
+            "runner.sandbox_dir",
+            "mcp.servers_file",
+            "models.anthropic.api_key_file",
+            "models.openai.api_key_file",
+        ];
         for setting in SETTINGS {
             match leaves.get(setting.key) {
                 Some(default) => assert_eq!(default, setting.default, "{}", setting.key),

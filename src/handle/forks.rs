@@ -78,8 +78,8 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`, of either.
     pub async fn diff(&self, against: SessionId, query: DiffQuery) -> Result<Diff, Error> {
-        let workspace = self.caller.workspace;
-        self.runtime.diff(workspace, self.id, against, query).await
+        let viewer = self.caller.viewer();
+        self.runtime.diff(viewer, self.id, against, query).await
     }
 
     /// Its family, as `GET /v1/sessions/{id}/tree` shows it.
@@ -87,7 +87,7 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`.
     pub async fn tree(&self) -> Result<Value, Error> {
-        self.runtime.tree(self.caller.workspace, self.id).await
+        self.runtime.tree(self.caller.viewer(), self.id).await
     }
 
     /// Its checkpoints, newest first.
@@ -95,8 +95,8 @@ impl SessionHandle {
     /// # Errors
     /// `session.not_found`, `session.erased`.
     pub async fn checkpoints(&self) -> Result<Vec<Value>, Error> {
-        let workspace = self.caller.workspace;
-        self.runtime.checkpoints(workspace, self.id).await
+        let viewer = self.caller.viewer();
+        self.runtime.checkpoints(viewer, self.id).await
     }
 
     /// Exempts a checkpoint from the count, or no longer; the checkpoint as shown.

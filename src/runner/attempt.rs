@@ -14,8 +14,9 @@ use tracing::Instrument;
 use super::calls::{CallError, Calls};
 use super::harness::{End, Failure, Harness};
 use super::keep;
+use super::prepare::{Prepared, Unprepared, prepare};
 use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery};
-use super::sandbox::{Sandbox, SandboxError, SandboxRequest};
+use super::sandbox::Sandbox;
 use super::saying::{say_end, say_failure, say_failure_with};
 use super::settings::RunnerConfig;
 use super::worker::Registry;
@@ -260,6 +261,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
         sandbox,
         snapshots,
         keeps,
+        keeps_at_the_end,
     } = prepared;
     let attempt = Attempt {
         claim,
@@ -286,7 +288,7 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     // after it is gone.
     let pool = shared.registry.attached();
     let last = async {
-        let kept = match settles && keeps {
+        let kept = match settles && keeps_at_the_end {
             true => keep::at_the_end(&attempt, pool.is_some()).await,
             false => None,
         };
@@ -339,93 +341,6 @@ async fn pass_over(calls: &Calls, claim: &Claim, reason: &str) {
             say_failure(calls, failure).await;
         }
     }
-}
-
-/// What an attempt works with.
-struct Prepared {
-    harness: Arc<dyn Harness>,
-    sandbox: Arc<dyn Sandbox>,
-    /// Whether it gives snapshots.
-    snapshots: bool,
-    /// Whether the turn ends with a checkpoint.
-    keeps: bool,
-}
-
-/// Why an attempt has nothing to work with.
-enum Unprepared {
-    Failure(Failure),
-    /// The snapshot is gone or does not verify.
-    Unusable(String),
-    /// The snapshot cannot be read for now.
-    Unreadable(String),
-}
-
-impl From<Failure> for Unprepared {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
-
-async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, Unprepared> {
-    let kind = claim
-        .harness()
-        .get("kind")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let harness = shared.registry.harness(kind).ok_or_else(|| {
-        Failure::run(
-            "harness.unknown",
-            format!("this runner drives no harness {kind:?}"),
-        )
-    })?;
-    let kind = claim
-        .sandbox()
-        .get("provider")
-        .and_then(Value::as_str)
-        .unwrap_or("none");
-    let provider = shared.registry.provider(kind).ok_or_else(|| {
-        Failure::run(
-            "sandbox.unsupported",
-            format!("this runner has no sandbox provider {kind:?}"),
-        )
-    })?;
-    let request = SandboxRequest {
-        session_id: claim.session_id.clone(),
-        run_id: claim.run_id.clone(),
-        attempt: claim.attempt,
-        workspace: claim.workspace.clone(),
-        profile: claim.sandbox().clone(),
-        resume: claim.resume.clone(),
-    };
-    let gone = || SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned());
-    // Bounded by the start-up deadline: the server gives the run to somebody else after it.
-    let made = match shared.registry.attached().filter(|_| claim.is_attached()) {
-        Some(pool) => pool
-            .take(&claim.session_id)
-            .map(|d| d.sandbox)
-            .filter(|sandbox| !sandbox.is_gone())
-            .ok_or_else(gone),
-        None => provider.create(request).await.map(Arc::from),
-    };
-    let sandbox: Arc<dyn Sandbox> = match made {
-        Ok(sandbox) => sandbox,
-        Err(SandboxError::SnapshotUnusable(why)) => {
-            return Err(Unprepared::Unusable(why));
-        }
-        Err(SandboxError::SnapshotUnreadable(why)) => {
-            return Err(Unprepared::Unreadable(why));
-        }
-        Err(e) => return Err(Failure::from(e).into()),
-    };
-    let mode = claim.harness().get("checkpoint").and_then(Value::as_str);
-    let wanted = mode.is_none_or(|mode| mode != "off") && !claim.keeps_nothing;
-    let snapshots = provider.takes_snapshots() && !claim.keeps_nothing;
-    Ok(Prepared {
-        harness,
-        sandbox,
-        snapshots,
-        keeps: wanted && snapshots,
-    })
 }
 
 async fn work(

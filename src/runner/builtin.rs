@@ -12,11 +12,13 @@ use longhaul_actors::ids::RunnerId;
 use tokio::sync::oneshot;
 
 use super::attached::Attached;
+use super::harness::agent::AgentHarness;
 use super::inprocess::InProcess;
 use super::protocol::ClaimApi;
 use super::sandbox::SandboxProvider;
 use super::sandbox::dir::DirProvider;
 use super::worker::{Registry, Worker};
+use crate::agent::handle::hosted::{HostAgents, HostHarness};
 use crate::config::{Config, StorageEngine};
 use crate::runtime::{Control, Runtime};
 
@@ -96,7 +98,14 @@ async fn work(
     stopped: oneshot::Receiver<()>,
 ) {
     let door = runtime.door().clone();
-    let api = Arc::new(InProcess::new(runtime.clone(), id, config.runner.capacity));
+    let own = Arc::new(HostAgents::default());
+    let capacity = config.runner.capacity;
+    let api = Arc::new(InProcess::new(
+        runtime.clone(),
+        id,
+        capacity,
+        Arc::clone(&own),
+    ));
     let (folder, _temporary) = match sandbox_folder(&config) {
         Ok(folder) => folder,
         Err(error) => return drop(started.send(Err(error.to_string()))),
@@ -110,6 +119,10 @@ async fn work(
     if let Err(error) = api.enrol().await {
         return drop(started.send(Err(error.to_string())));
     }
+    let agents = match AgentHarness::of(&config, &door) {
+        Ok(agents) => agents,
+        Err(error) => return drop(started.send(Err(error))),
+    };
     let isolated = provider.is_isolated();
     let provider = Arc::new(provider);
     let attached = Arc::new(Attached::default());
@@ -117,11 +130,14 @@ async fn work(
         provider: Arc::clone(&provider) as Arc<dyn SandboxProvider>,
         attached: Arc::clone(&attached),
         runner: id,
+        agents: Arc::clone(&own),
         threads: tokio::runtime::Handle::current(),
         door: door.clone(),
     };
     runtime.attach_left(&control, &provider).await;
     let mut registry = Registry::built_in();
+    registry.add_harness(Arc::new(agents));
+    registry.add_harness(Arc::new(HostHarness(own)));
     registry.add_provider(provider);
     registry.take_attached_from(Arc::clone(&attached));
     registry.add_all(extensions);

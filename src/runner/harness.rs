@@ -1,6 +1,7 @@
 //! Harnesses: the code that turns inputs into agent events. A host adds its own by implementing
 //! [`Harness`] and registering it; see `docs/harnesses.md`.
 
+pub mod agent;
 pub mod process;
 pub mod script;
 

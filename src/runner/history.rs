@@ -64,20 +64,29 @@ impl Chain {
     }
 }
 
-/// Walks back from the end to the `run.queued` of the chain's first run.
 async fn chain_events(attempt: &Attempt) -> Result<Vec<Value>, Failure> {
+    chain_of(attempt, CHAIN_TYPES, |event| event).await
+}
+
+/// Walks back from the end to the `run.queued` of the chain's first run (a type that must be
+/// among `types`), and gives back its events in log order, each as `keep` makes it.
+pub(crate) async fn chain_of(
+    attempt: &Attempt,
+    types: &'static [&'static str],
+    keep: fn(Value) -> Value,
+) -> Result<Vec<Value>, Failure> {
     let claim = attempt.claim();
     let mut runs: BTreeSet<String> = BTreeSet::from([claim.run_id.clone()]);
     runs.extend(claim.continues.clone());
     let mut cursor = Cursor::Before(None);
     let mut found = Vec::new();
     'pages: loop {
-        let page = attempt.page(query(attempt, cursor, CHAIN_TYPES)).await?;
+        let page = attempt.page(query(attempt, cursor, types)).await?;
         for event in page.events {
             let kind = text_at(&event, "type").unwrap_or_default();
             let ours = text_at(&event, "run_id").is_some_and(|run| runs.contains(run));
             if kind == "item.closed" || (ours && kind != "run.queued") {
-                found.push(event);
+                found.push(keep(event));
                 continue;
             }
             if !ours {
@@ -139,6 +148,18 @@ async fn fetch_messages(
     Ok(())
 }
 
+/// One event of the session, if it is there.
+pub(crate) async fn event_by_id(attempt: &Attempt, id: &str) -> Result<Option<Value>, Failure> {
+    let after = Cursor::After(seq_of(id).saturating_sub(1));
+    let query = EventsQuery {
+        limit: 1,
+        ..query(attempt, after, &[])
+    };
+    let page = attempt.page(query).await?;
+    let is = |event: &Value| text_at(event, "id") == Some(id);
+    Ok(page.events.into_iter().find(is))
+}
+
 fn query(attempt: &Attempt, cursor: Cursor, types: &'static [&'static str]) -> EventsQuery {
     EventsQuery {
         workspace: attempt.claim().workspace.clone(),
@@ -155,7 +176,7 @@ pub fn text_at<'a>(event: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// The position that an event id carries in its low 40 bits.
-pub(super) fn seq_of(id: &str) -> u64 {
+pub(crate) fn seq_of(id: &str) -> u64 {
     let digits = id.len().checked_sub(10).and_then(|at| id.get(at..));
     digits
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())

@@ -1,20 +1,22 @@
 //! The claim protocol without a network: the server is this process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use longhaul_actors::code::{Code, Rejection};
-use longhaul_actors::dispatch::{RunnerInfo, RunnerTarget, Workspaces};
 use longhaul_actors::engine::{DeliveryGuard, EventQuery};
 use longhaul_actors::ids::{CheckpointId, ClaimToken, IdError, RunnerId, SessionId};
 use longhaul_actors::session::command::{Bearer, SettleCheckpoint, Verb};
 use longhaul_actors::session::event::EventType;
 use longhaul_actors::session::payload::WorkspaceRef;
 use longhaul_actors::session::step::{StepOp, StepResult};
+use longhaul_actors::session::viewer::Viewer;
 use longhaul_storage::Order;
 use serde_json::Value;
 
 use super::protocol::{ApiError, CallAnswer, ClaimApi, Cursor, EventsPage, EventsQuery, Problem};
+use crate::agent::handle::hosted::HostAgents;
 use crate::runtime::Runtime;
 
 /// The runtime of this process, as its own runner sees it.
@@ -22,6 +24,8 @@ pub(super) struct InProcess {
     runtime: Runtime,
     id: RunnerId,
     capacity: u32,
+    /// Agents of the host's own.
+    agents: Arc<HostAgents>,
 }
 
 impl std::fmt::Debug for InProcess {
@@ -33,11 +37,17 @@ impl std::fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    pub(super) fn new(runtime: Runtime, id: RunnerId, capacity: u32) -> Self {
+    pub(super) fn new(
+        runtime: Runtime,
+        id: RunnerId,
+        capacity: u32,
+        agents: Arc<HostAgents>,
+    ) -> Self {
         Self {
             runtime,
             id,
             capacity,
+            agents,
         }
     }
 
@@ -120,7 +130,7 @@ impl InProcess {
         let page = self
             .runtime
             .engine()
-            .events(workspace, session, query)
+            .events(Viewer::all(workspace), session, query)
             .await?;
         let read = |bytes: &bytes::Bytes| {
             serde_json::from_slice(bytes).map_err(|e| Rejection::new(Code::Internal, e.to_string()))
@@ -147,13 +157,7 @@ fn refused(rejection: Rejection) -> ApiError {
 impl ClaimApi for InProcess {
     fn enrol(&self) -> BoxFuture<'_, Result<(), ApiError>> {
         async {
-            let info = RunnerInfo {
-                id: self.id,
-                targets: vec![RunnerTarget::AnyInternal],
-                workspaces: Workspaces::All,
-                capacity: self.capacity,
-                draining: false,
-            };
+            let info = self.agents.info(self.id, self.capacity);
             self.runtime.engine().enrol(info).await.map_err(refused)
         }
         .boxed()

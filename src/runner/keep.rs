@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
+use longhaul_actors::session::payload::CheckpointKind;
 use serde_json::{Map, Value, json};
 
 use super::attached::{Attached, Disk};
@@ -14,6 +15,9 @@ use super::calls::CallError;
 use super::harness::Failure;
 use super::protocol::CallAnswer;
 use super::sandbox::{SandboxError, Snapshot, Stay};
+
+/// Characters of a reason that the log is told.
+const FAILED_CHARS_MAX: usize = 250;
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +76,47 @@ impl Attempt {
             );
         }
         self.checkpoint_with(about).await
+    }
+
+    /// A checkpoint that the agent's loop owes: its files as they are now, after `turn` turns.
+    /// One that cannot be taken is an event of the log and a warning; the run goes on. Where the
+    /// sandbox gives no snapshots there is nothing to take.
+    ///
+    /// # Errors
+    /// [`Failure::Lost`] only.
+    pub(crate) async fn checkpoint_due(
+        &self,
+        kind: CheckpointKind,
+        turn: u64,
+    ) -> Result<(), Failure> {
+        let about = Map::from_iter([
+            ("kind".to_owned(), json!(kind)),
+            ("turn".to_owned(), turn.into()),
+        ]);
+        let reason = match self.checkpoint_call(about).await {
+            Ok(_) | Err(NotKept::Unsupported) => return Ok(()),
+            Err(NotKept::Call(CallError::Lost(reason))) => return Err(Failure::Lost(reason)),
+            Err(NotKept::Call(CallError::Refused(problem))) => {
+                // The server knows by itself.
+                tracing::warn!(code = problem.code, "no checkpoint of this turn");
+                return Ok(());
+            }
+            Err(NotKept::Sandbox(why)) => why.to_string(),
+        };
+        tracing::warn!(reason, "no checkpoint of this turn");
+        let reason: String = reason.chars().take(FAILED_CHARS_MAX).collect();
+        let about = Map::from_iter([
+            ("kind".to_owned(), json!(kind)),
+            ("failed".to_owned(), reason.into()),
+        ]);
+        match self.call("checkpoint", Duration::ZERO, about).await {
+            Err(CallError::Lost(reason)) => Err(Failure::Lost(reason)),
+            Err(error) => {
+                tracing::warn!(%error, "the log does not say that there is no checkpoint");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     /// As [`Attempt::checkpoint`], with the fields of the call but its snapshot.

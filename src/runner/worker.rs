@@ -12,6 +12,7 @@ use super::attached::Attached;
 use super::attempt::{Shared, drive};
 use super::clones;
 use super::harness::Harness;
+use super::harness::agent::AgentHarness;
 use super::harness::process::ProcessHarness;
 use super::harness::script::ScriptHarness;
 use super::protocol::{ApiError, Claim, ClaimApi};
@@ -35,9 +36,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// `script` and `process`, and the provider `none`.
+    /// `agent`, `script` and `process`, and the provider `none`.
     pub fn built_in() -> Self {
         let mut registry = Self::default();
+        registry.add_harness(Arc::new(AgentHarness::default()));
         registry.add_harness(Arc::new(ScriptHarness));
         registry.add_harness(Arc::new(ProcessHarness));
         registry.add_provider(Arc::new(NoneProvider));

@@ -21,6 +21,7 @@ use longhaul_actors::session::payload::{RebuildReason, Selector};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, Runtime};
+use crate::agent::handle::hosted::HostAgents;
 use crate::runner::attached::Attached;
 use crate::runner::sandbox::{Exec, ExecOutput, SandboxError, SandboxProvider};
 use work::Work;
@@ -36,6 +37,8 @@ pub(crate) struct Control {
     pub(crate) provider: Arc<dyn SandboxProvider>,
     pub(crate) attached: Arc<Attached>,
     pub(crate) runner: RunnerId,
+    /// Agents of the host's own that it drives.
+    pub(crate) agents: Arc<HostAgents>,
     pub(crate) threads: tokio::runtime::Handle,
     pub(crate) door: Door,
 }
@@ -240,7 +243,7 @@ impl Runtime {
         sender_id: Option<String>,
     ) -> Result<(Value, SessionId), Rejection> {
         let source = self.session_of(&asked, checkpoint).await?;
-        let workspace = asked.caller.workspace;
+        let viewer = asked.caller.viewer();
         let said = [
             ("conversation_id", conversation_id),
             ("sender_id", sender_id),
@@ -262,7 +265,7 @@ impl Runtime {
             .map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
         let id = child.get("id").and_then(Value::as_str).unwrap_or_default();
         let id = SessionId::parse(id).map_err(|e| Rejection::new(Code::Internal, e.to_string()))?;
-        Ok((self.engine().runtime_record(workspace, id).await?, source))
+        Ok((self.engine().runtime_record(viewer, id).await?, source))
     }
 
     /// Deletes the bytes behind a checkpoint; it stays listed.
@@ -282,14 +285,14 @@ impl Runtime {
             .await
     }
 
-    /// The session of a checkpoint of the caller's workspace.
+    /// The session of a checkpoint, where there is one for the caller.
     async fn session_of(
         &self,
         asked: &Asked,
         checkpoint: CheckpointId,
     ) -> Result<SessionId, Rejection> {
         let session = self.engine().session_of(checkpoint).await?;
-        match self.engine().pin(asked.caller.workspace, session).await {
+        match self.engine().pin(asked.caller.viewer(), session).await {
             Ok(_) => Ok(session),
             Err(e) if e.code == Code::SessionNotFound => Err(no_checkpoint(checkpoint)),
             Err(e) => Err(e),
@@ -308,7 +311,7 @@ impl Runtime {
         session: SessionId,
     ) -> Result<Work, Rejection> {
         let workspace = asked.caller.workspace;
-        let pin = self.engine().pin(workspace, session).await?;
+        let pin = self.engine().pin(asked.caller.viewer(), session).await?;
         let unsupported = |why: &str| Rejection::new(Code::UnsupportedBackend, why);
         let revision = self
             .catalog()

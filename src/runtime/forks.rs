@@ -4,7 +4,8 @@ use longhaul_actors::code::Rejection;
 use longhaul_actors::engine::{Answer, Common, EventPage, EventQuery, FamilyMember, ForkRequest};
 use longhaul_actors::ids::{CheckpointId, SessionId};
 use longhaul_actors::session::command::{Command, PinCheckpoint};
-use longhaul_actors::session::payload::{Selector, WorkspaceRef};
+use longhaul_actors::session::payload::Selector;
+use longhaul_actors::session::viewer::Viewer;
 use longhaul_storage::Order;
 use serde_json::{Map, Value, json};
 
@@ -71,7 +72,8 @@ impl Runtime {
     /// Forks a session; the answer shows the child.
     ///
     /// # Errors
-    /// `request.field_invalid` for the principal's name, `event.not_found`,
+    /// `request.field_invalid` for the principal's name, `auth.scope_missing` for another
+    /// principal than the caller, `event.not_found`,
     /// `checkpoint.not_found`, those of a checkpoint that cannot be used, and of the command.
     #[tracing::instrument(level = "debug", skip_all, fields(%source, request_id = %asked.request_id))]
     pub async fn fork(
@@ -82,6 +84,7 @@ impl Runtime {
     ) -> Result<Answer, Rejection> {
         if let Some(principal) = &new.principal {
             check_principal(principal)?;
+            asked.caller.may_act_as(principal)?;
         }
         let ask = ForkRequest {
             request: asked.request(),
@@ -94,24 +97,24 @@ impl Runtime {
         self.engine().fork(ask).await
     }
 
-    /// Compares two sessions of a workspace. Positions that cannot be read are there with the
+    /// Compares two sessions. Positions that cannot be read are there with the
     /// state of their content.
     ///
     /// # Errors
     /// `session.not_found`, `session.erased`, `session.damaged`, of either.
     pub async fn diff(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         left: SessionId,
         right: SessionId,
         query: DiffQuery,
     ) -> Result<Diff, Rejection> {
         // Shown first: what is wrong with one of them is said of that one.
         let (left_shown, right_shown) = (
-            self.engine().show(workspace, left).await?,
-            self.engine().show(workspace, right).await?,
+            self.engine().show(viewer.clone(), left).await?,
+            self.engine().show(viewer.clone(), right).await?,
         );
-        let common = self.engine().common(workspace, left, right).await?;
+        let common = self.engine().common(viewer.clone(), left, right).await?;
         let side = async |session: SessionId, shown: Value, after: Option<u64>| {
             let after = after.unwrap_or(0).max(common.through_seq);
             let query = EventQuery {
@@ -121,7 +124,7 @@ impl Runtime {
                 limit: query.limit,
                 types: None,
             };
-            let page = self.engine().events(workspace, session, query).await?;
+            let page = self.engine().events(viewer.clone(), session, query).await?;
             let of = |key: &str| shown.get(key).cloned().unwrap_or_default();
             Ok::<_, Rejection>(DiffSide {
                 session,
@@ -142,19 +145,14 @@ impl Runtime {
     ///
     /// # Errors
     /// `session.not_found`, `session.erased`, `session.damaged`.
-    pub async fn tree(
-        &self,
-        workspace: WorkspaceRef,
-        session: SessionId,
-    ) -> Result<Value, Rejection> {
-        let (members, truncated) = self.engine().family(workspace, session).await?;
-        let root = members.first().map(|m| m.id);
-        let sessions: Vec<Value> = members.iter().map(FamilyMember::json).collect();
+    pub async fn tree(&self, viewer: Viewer, session: SessionId) -> Result<Value, Rejection> {
+        let family = self.engine().family(viewer, session).await?;
+        let sessions: Vec<Value> = family.members.iter().map(FamilyMember::json).collect();
         Ok(json!({
             "session_id": session,
-            "root": root,
+            "root": family.root,
             "sessions": sessions,
-            "truncated": truncated,
+            "truncated": family.truncated,
         }))
     }
 
@@ -164,10 +162,10 @@ impl Runtime {
     /// `session.not_found`, `session.erased`, `session.damaged`.
     pub async fn checkpoints(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
     ) -> Result<Vec<Value>, Rejection> {
-        self.engine().checkpoints(workspace, session).await
+        self.engine().checkpoints(viewer, session).await
     }
 
     /// Exempts a checkpoint from the count, or no longer; the answer shows it.

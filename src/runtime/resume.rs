@@ -43,9 +43,8 @@ impl Runtime {
         session: SessionId,
         resume: ResumeSession,
     ) -> Result<Answer, Rejection> {
-        let workspace = asked.caller.workspace;
         if let Some(user) = &resume.user {
-            let shown = self.engine().show(workspace, session).await?;
+            let shown = self.engine().show(asked.caller.viewer(), session).await?;
             if shown.get("principal") != Some(&json!(user)) {
                 let detail = format!("there is no session {session} here");
                 return Err(Rejection::new(Code::SessionNotFound, detail));

@@ -98,7 +98,7 @@ impl Asked {
 
     pub(crate) fn request(self) -> Request {
         Request {
-            workspace: self.caller.workspace,
+            viewer: self.caller.viewer(),
             author: self.caller.author(),
             request_id: self.request_id,
             receipt: self.receipt,
@@ -110,7 +110,8 @@ impl Runtime {
     /// Admits a session.
     ///
     /// # Errors
-    /// `deployment.not_found`, `deployment.revision_not_found`, and those of the command.
+    /// `deployment.not_found`, `deployment.revision_not_found`, `auth.scope_missing` for another
+    /// principal, and those of the command.
     #[tracing::instrument(level = "debug", skip_all, fields(deployment = %new.deployment, request_id = %asked.request_id))]
     pub async fn create_session(
         &self,
@@ -119,6 +120,7 @@ impl Runtime {
     ) -> Result<Answer, Rejection> {
         let principal = new.principal.unwrap_or_else(|| asked.caller.id.clone());
         check_principal(&principal)?;
+        asked.caller.may_act_as(&principal)?;
         let workspace = asked.caller.workspace;
         let revision = self
             .catalog()

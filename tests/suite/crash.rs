@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::support::{Server, assert_whole, call, call_once, id, spec};
 
+mod agent;
 mod disks;
 mod expiry;
 mod fold;

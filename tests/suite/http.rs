@@ -10,6 +10,8 @@ mod idempotency;
 mod kit;
 mod lists;
 mod open;
+mod principals;
+mod prune;
 mod resume;
 mod retention;
 mod shutdown;

@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod agent;
 mod checkpoints;
 mod cli;
 mod embed;
@@ -19,6 +20,7 @@ mod load;
 mod runner;
 mod support;
 mod tidy;
+mod tools;
 mod trajectories;
 mod transcript;
 

@@ -21,10 +21,11 @@ use crate::session::blob;
 use crate::session::checkpoints::{Checkpoint, SnapshotKey, SnapshotState, owner};
 use crate::session::command::{Command, Fork, ForkedDisk, Prompt, Request};
 use crate::session::decision::SnapshotRow;
-use crate::session::payload::{ResumeFrom, Selector, WorkspaceRef};
+use crate::session::payload::{ResumeFrom, Selector};
 use crate::session::projection::{Member, SessionRow, Target};
 use crate::session::state::State;
 use crate::session::stored::header_of;
+use crate::session::viewer::Viewer;
 
 /// Most members of a family that are shown.
 pub const FAMILY_MEMBERS_MAX: usize = 1_000;
@@ -74,6 +75,17 @@ pub struct Common {
     pub through_event_id: Option<EventId>,
 }
 
+/// Everything forked from the same first session, as far as it is for the viewer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// The first session.
+    pub root: SessionId,
+    /// The members in the order of their ids, the first one foremost.
+    pub members: Vec<FamilyMember>,
+    /// Whether there are more than are shown.
+    pub truncated: bool,
+}
+
 /// A member of a family of forks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FamilyMember {
@@ -108,7 +120,7 @@ impl Engine {
         };
         let adopted = copied.as_ref().map(|c| c.adopted.clone());
         let chosen = checkpoint.as_ref().map(|c| {
-            let workspace = ask.request.workspace;
+            let workspace = ask.request.viewer.workspace;
             (c.created.checkpoint_id, c.snapshot_key(workspace))
         });
         let fork = Fork {
@@ -206,9 +218,9 @@ impl Engine {
 
     /// The source at the selected place, and the checkpoint that was selected.
     async fn boundary(&self, ask: &ForkRequest) -> Result<Boundary, Rejection> {
-        let (workspace, source) = (ask.request.workspace, ask.source);
+        let (viewer, source) = (ask.request.viewer.clone(), ask.source);
         if ask.selector == Selector::Head {
-            let state = self.state(workspace, source).await?;
+            let state = self.state(viewer, source).await?;
             return Ok(Boundary {
                 root: state.forked.as_ref().map_or(source, |f| f.root),
                 source: state,
@@ -221,7 +233,7 @@ impl Engine {
         let selector = ask.selector;
         let now_ms = self.inner.door.clock.wall_ms();
         let read = self.inner.read(Class::Session, move |view| {
-            let (head, row) = here(view, workspace, source)?;
+            let (head, row) = here(view, &viewer, source)?;
             let (seq, checkpoint) = match selector {
                 Selector::Head => (head.last_seq, None),
                 Selector::Seq(seq) => (seq, None),
@@ -252,6 +264,10 @@ impl Engine {
                 None => None,
             };
             let mut state = state_at(view, source, seq)?;
+            if let Some(about) = &mut state.about {
+                // The place may be older than the source, which acts as somebody else then.
+                about.principal = row.principal;
+            }
             let expired = expired_before(view, source, seq, &mut state)?;
             Ok(Ok(Boundary {
                 source: Box::new(state),
@@ -270,10 +286,10 @@ impl Engine {
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
     pub async fn checkpoints(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
     ) -> Result<Vec<Value>, Rejection> {
-        let state = self.state(workspace, session).await?;
+        let state = self.state(viewer, session).await?;
         let now_ms = self.inner.door.clock.wall_ms();
         let pin = state.about.as_ref().map(|about| &about.pin);
         let listed = state.checkpoints.newest_first();
@@ -295,13 +311,13 @@ impl Engine {
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
     pub async fn common(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         left: SessionId,
         right: SessionId,
     ) -> Result<Common, Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            let (a, _) = here(view, workspace, left)?;
-            let (b, _) = match here(view, workspace, right) {
+            let (a, _) = here(view, &viewer, left)?;
+            let (b, _) = match here(view, &viewer, right) {
                 Err(ReadError::NotFound) => return Ok(Err(not_found(right))),
                 other => other?,
             };
@@ -318,20 +334,16 @@ impl Engine {
         read.await.map_err(|e| named(e, left))?
     }
 
-    /// Everything forked from the same first session, in the order of their ids, the first one
-    /// foremost; at most [`FAMILY_MEMBERS_MAX`], and whether there are more.
+    /// Everything forked from the same first session; at most [`FAMILY_MEMBERS_MAX`].
     ///
     /// # Errors
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
-    pub async fn family(
-        &self,
-        workspace: WorkspaceRef,
-        session: SessionId,
-    ) -> Result<(Vec<FamilyMember>, bool), Rejection> {
+    pub async fn family(&self, viewer: Viewer, session: SessionId) -> Result<Family, Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            let (_, row) = here(view, workspace, session)?;
+            let (_, row) = here(view, &viewer, session)?;
             let root = row.root.unwrap_or(session);
-            let mut members = vec![member(view, workspace, root, None)?];
+            let mut members = Vec::new();
+            members.extend(member(view, &viewer, root, None)?);
             let limit = PageLimit {
                 items_max: FAMILY_MEMBERS_MAX,
                 bytes_max: PAGE_BYTES_MAX,
@@ -342,30 +354,36 @@ impl Engine {
                 let row: Member = codec::decode(&value)
                     .map_err(|e| ReadError::Engine(format!("a family's row: {e}")))?;
                 let from = (row.forked.source, row.forked.boundary_seq);
-                members.push(member(view, workspace, row.id, Some(from))?);
+                members.extend(member(view, &viewer, row.id, Some(from))?);
             }
-            Ok((members, more))
+            Ok(Family {
+                root,
+                members,
+                truncated: more,
+            })
         });
         read.await.map_err(|e| named(e, session))
     }
 }
 
+/// A place in a family. `None` = it is not for this viewer.
 fn member(
     view: &dyn View,
-    workspace: WorkspaceRef,
+    viewer: &Viewer,
     id: SessionId,
     forked_from: Option<(SessionId, u64)>,
-) -> Result<FamilyMember, ReadError> {
-    let row = match here(view, workspace, id) {
+) -> Result<Option<FamilyMember>, ReadError> {
+    let row = match here(view, viewer, id) {
         Ok((_, row)) => Some(row),
-        Err(ReadError::Erased | ReadError::NotFound) => None,
+        Err(ReadError::Erased) => None,
+        Err(ReadError::NotFound) => return Ok(None),
         Err(e) => return Err(e),
     };
-    Ok(FamilyMember {
+    Ok(Some(FamilyMember {
         id,
         forked_from,
         row,
-    })
+    }))
 }
 
 impl FamilyMember {

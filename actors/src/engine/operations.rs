@@ -16,6 +16,7 @@ use crate::session::command::{Command, Request};
 use crate::session::decide::record;
 use crate::session::operation::{Begun, Done, Operate, OperationId, OperationKind, Step};
 use crate::session::payload::{Pin, WorkspaceRef};
+use crate::session::viewer::Viewer;
 
 impl Engine {
     /// Takes the lock of a session's sandbox.
@@ -94,8 +95,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::show`].
-    pub async fn pin(&self, workspace: WorkspaceRef, session: SessionId) -> Result<Pin, Rejection> {
-        let about = self.state(workspace, session).await?.about;
+    pub async fn pin(&self, viewer: Viewer, session: SessionId) -> Result<Pin, Rejection> {
+        let about = self.state(viewer, session).await?.about;
         about
             .map(|a| a.pin)
             .ok_or_else(|| Code::SessionNotFound.into())
@@ -121,9 +122,9 @@ impl Engine {
     /// As [`Engine::show`].
     pub async fn runtime_record(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
     ) -> Result<Value, Rejection> {
-        Ok(record(&*self.state(workspace, session).await?))
+        Ok(record(&*self.state(viewer, session).await?))
     }
 }

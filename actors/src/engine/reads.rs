@@ -22,12 +22,12 @@ use crate::session::actor::{Read, recover};
 use crate::session::envelope::envelope;
 use crate::session::event::EventType;
 use crate::session::history::RunRow;
-use crate::session::payload::WorkspaceRef;
 use crate::session::projection::SessionRow;
 use crate::session::show::{ShowExtras, show};
 use crate::session::state::{Phase, State};
 use crate::session::status::Status;
 use crate::session::stored::header_of;
+use crate::session::viewer::Viewer;
 use crate::time;
 
 /// Most sessions looked through for one page of a filtered list.
@@ -76,13 +76,9 @@ impl Engine {
     ///
     /// # Errors
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
-    pub async fn show(
-        &self,
-        workspace: WorkspaceRef,
-        session: SessionId,
-    ) -> Result<Value, Rejection> {
+    pub async fn show(&self, viewer: Viewer, session: SessionId) -> Result<Value, Rejection> {
         let inner = &self.inner;
-        let state = self.state(workspace, session).await?;
+        let state = self.state(viewer, session).await?;
         let queued = state.run.as_ref().is_some_and(|r| r.phase == Phase::Queued);
         // Asked after the state: whatever the state says, the dispatcher was told before.
         let blocked_by = match inner.parts().filter(|_| queued) {
@@ -106,13 +102,18 @@ impl Engine {
     /// The committed state: of the actor, or read from the log without starting one.
     pub(crate) async fn state(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
     ) -> Result<Box<State>, Rejection> {
         let inner = &self.inner;
         if let Some(addr) = inner.directory.find(session).and_then(|slot| slot.addr()) {
             let (reply, state) = oneshot::channel();
-            if addr.try_send(Read { workspace, reply }).is_ok()
+            if addr
+                .try_send(Read {
+                    viewer: viewer.clone(),
+                    reply,
+                })
+                .is_ok()
                 && let Ok(state) = state.await
             {
                 return state.ok_or_else(|| not_found(session));
@@ -123,7 +124,7 @@ impl Engine {
         let here = state
             .about
             .as_ref()
-            .is_some_and(|a| a.workspace == workspace);
+            .is_some_and(|a| viewer.sees(a.workspace, &a.principal));
         if here {
             Ok(state)
         } else {
@@ -131,20 +132,20 @@ impl Engine {
         }
     }
 
-    /// Sessions of a workspace, in the order of their ids (that of their creation).
+    /// Sessions that there are for a viewer, in the order of their ids (that of their creation).
     ///
     /// # Errors
     /// `runtime.*`.
     pub async fn list(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         after: Option<SessionId>,
         limit: usize,
         status: Option<Status>,
     ) -> Result<ListPage<SessionId>, Rejection> {
         let limit = limit.clamp(1, PAGE_EVENTS_MAX);
         let read = self.inner.read(Class::Page, move |view| {
-            sessions(view, workspace, after, limit, status)
+            sessions(view, &viewer, after, limit, status)
         });
         read.await
     }
@@ -155,7 +156,7 @@ impl Engine {
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
     pub async fn runs(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
         after: Option<u64>,
         limit: usize,
@@ -163,7 +164,7 @@ impl Engine {
         let limit = limit.clamp(1, PAGE_EVENTS_MAX);
         let read = self.inner.read(Class::Page, move |view| {
             let stream = StreamId(session.0);
-            let head = here(view, workspace, session)?.0;
+            let head = here(view, &viewer, session)?.0;
             let after = after.map(rows::at);
             let page = PageLimit {
                 items_max: limit,
@@ -194,12 +195,12 @@ impl Engine {
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
     pub async fn events(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
         query: EventQuery,
     ) -> Result<EventPage, Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            let (head, _) = here(view, workspace, session)?;
+            let (head, _) = here(view, &viewer, session)?;
             page(view, session, head.last_seq, &query)
         });
         read.await.map_err(|e| named(e, session))
@@ -211,12 +212,12 @@ impl Engine {
     /// `event.not_found`; as [`Engine::events`].
     pub async fn event(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
         id: EventId,
     ) -> Result<Bytes, Rejection> {
         let read = self.inner.read(Class::Page, move |view| {
-            let (head, _) = here(view, workspace, session)?;
+            let (head, _) = here(view, &viewer, session)?;
             let seq = id.seq();
             if seq == 0 || seq > head.last_seq {
                 return Ok(None);
@@ -250,7 +251,7 @@ impl Engine {
     /// `session.erased`, `runtime.*`.
     pub async fn follow(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
         after: u64,
         types: Option<Vec<EventType>>,
@@ -259,7 +260,7 @@ impl Engine {
         let permit = inner.feed.permit()?;
         // Joined before the end is read: whatever is committed later passes through the channel.
         let watching = Watching::new(inner, session);
-        let read = inner.read(Class::Page, move |view| here(view, workspace, session));
+        let read = inner.read(Class::Page, move |view| here(view, &viewer, session));
         let (head, row) = read.await.map_err(|e| named(e, session))?;
         if after > head.last_seq {
             let detail = format!("{after} is past the end of the log, {}", head.last_seq);
@@ -321,23 +322,26 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// The session must be in this workspace: foreign and absent look alike.
+/// The session must be there for this viewer: foreign and absent look alike.
 pub(super) fn here(
     view: &dyn View,
-    workspace: WorkspaceRef,
+    viewer: &Viewer,
     session: SessionId,
 ) -> Result<(StreamHead, SessionRow), ReadError> {
     let stream = StreamId(session.0);
     let head = view.head(stream)?.ok_or(ReadError::NotFound)?;
     let row = view
-        .row(&rows::session(workspace, session))?
+        .row(&rows::session(viewer.workspace, session))?
         .ok_or(ReadError::NotFound)?;
-    let row = codec::decode(&row).map_err(|e| ReadError::Damaged {
+    let row: SessionRow = codec::decode(&row).map_err(|e| ReadError::Damaged {
         stream,
         seq: head.last_seq,
         reason: e.to_string(),
     })?;
-    Ok((head, row))
+    match viewer.sees_principal(&row.principal) {
+        true => Ok((head, row)),
+        false => Err(ReadError::NotFound),
+    }
 }
 
 pub(super) fn not_found(session: SessionId) -> Rejection {
@@ -357,13 +361,13 @@ pub(super) fn named(e: Rejection, session: SessionId) -> Rejection {
 
 fn sessions(
     view: &dyn View,
-    workspace: WorkspaceRef,
+    viewer: &Viewer,
     after: Option<SessionId>,
     limit: usize,
     status: Option<Status>,
 ) -> Result<ListPage<SessionId>, ReadError> {
-    let prefix = rows::sessions(workspace);
-    let mut after = after.map(|id| rows::session(workspace, id));
+    let prefix = rows::sessions(viewer.workspace);
+    let mut after = after.map(|id| rows::session(viewer.workspace, id));
     let (mut items, mut scanned) = (Vec::new(), 0);
     loop {
         let page = PageLimit {
@@ -377,7 +381,8 @@ fn sessions(
                 .map_err(|e| ReadError::Engine(format!("a session row does not decode: {e}")))?;
             scanned += 1;
             after = Some(key);
-            if status.is_none_or(|s| s == row.status) {
+            let shown = viewer.sees_principal(&row.principal);
+            if shown && status.is_none_or(|s| s == row.status) {
                 items.push(listed(&row));
             }
             if items.len() == limit || scanned == LIST_SCAN_MAX {

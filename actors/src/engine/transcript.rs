@@ -10,9 +10,9 @@ use crate::ids::{EventId, SessionId};
 use crate::limits::{PAGE_BYTES_MAX, PAGE_EVENTS_MAX};
 use crate::reader::Class;
 use crate::session::envelope::envelope;
-use crate::session::payload::WorkspaceRef;
 use crate::session::state::Compacted;
 use crate::session::stored::header_of;
+use crate::session::viewer::Viewer;
 use crate::transcript::fold::{Fold, TYPES, summary};
 use crate::transcript::{Block, Message};
 
@@ -50,13 +50,13 @@ impl Engine {
     /// `session.not_found`, `session.erased`, `session.damaged`, `runtime.*`.
     pub async fn transcript(
         &self,
-        workspace: WorkspaceRef,
+        viewer: Viewer,
         session: SessionId,
         query: TranscriptQuery,
     ) -> Result<TranscriptPage, Rejection> {
-        let newest = self.state(workspace, session).await?.compacted;
+        let newest = self.state(viewer.clone(), session).await?.compacted;
         let read = self.inner.read(Class::Page, move |view| {
-            let (head, _) = here(view, workspace, session)?;
+            let (head, _) = here(view, &viewer, session)?;
             let stream = StreamId(session.0);
             let scan = Scan { view, stream };
             scan.page(query, newest, head.last_seq)

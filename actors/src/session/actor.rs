@@ -31,9 +31,9 @@ use crate::engine::inner::Inner;
 use crate::ids::{ClaimToken, TokenDigest};
 use crate::reader::Class;
 use crate::run::actor::RunActor;
-use crate::session::payload::WorkspaceRef;
 use crate::session::projection::{LiveClaim, Projection};
 use crate::session::state::State;
+use crate::session::viewer::Viewer;
 use crate::shard::Passivate;
 
 /// Commands taken at once.
@@ -324,11 +324,11 @@ impl Handler<Stop> for SessionActor {
     }
 }
 
-/// The committed state. `None` = not for this workspace.
+/// The committed state. `None` = not for this viewer.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Read {
-    pub(crate) workspace: WorkspaceRef,
+    pub(crate) viewer: Viewer,
     pub(crate) reply: oneshot::Sender<Option<Box<State>>>,
 }
 
@@ -336,7 +336,7 @@ impl Handler<Read> for SessionActor {
     type Result = ();
     fn handle(&mut self, ask: Read, _: &mut Self::Context) {
         let about = self.committed.about.as_ref();
-        let here = about.is_some_and(|a| a.workspace == ask.workspace);
+        let here = about.is_some_and(|a| ask.viewer.sees(a.workspace, &a.principal));
         // Whoever asked may be gone.
         let _ = ask
             .reply

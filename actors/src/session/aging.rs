@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 
 use super::event::Event;
-use super::payload::Body;
+use super::payload::{Body, DeletedWhat, ErasedReason};
 use super::state::State;
 
 /// Ranges of unreadable positions that are told apart.
@@ -44,6 +44,8 @@ pub(super) fn age(state: &mut State, event: &Event) {
     let aging = &mut state.aging;
     let waited = aging.waits();
     match &event.body {
+        // The conversation is whole without them.
+        Body::ContentErased(b) if b.reason == ErasedReason::Pruned => return,
         Body::ContentErased(b) => {
             aging.through_seq = aging.through_seq.max(b.through_seq);
             aging.kept_seq = b.kept_seq;
@@ -53,6 +55,7 @@ pub(super) fn age(state: &mut State, event: &Event) {
             return;
         }
         Body::CheckpointExpired(_) => return,
+        Body::CheckpointDeleted(b) if b.what == DeletedWhat::Checkpoint => return,
         Body::Opaque => aging.last_seq = event.seq,
         Body::SessionForked(b) => {
             aging.through_seq = b.boundary_seq;

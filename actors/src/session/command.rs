@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 use super::event::{Author, EventType};
 use super::operation::Operate;
 use super::payload::{
-    Adopted, Budget, CheckpointCreated, Compute, Outcome, Pin, ResumeFrom, RetentionPolicy,
-    RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
+    Adopted, Budget, CheckpointCreated, CheckpointKind, Compute, Outcome, Pin, ResumeFrom,
+    RetentionPolicy, RunError, Selector, SnapshotRef, Usage, WorkspaceRef,
 };
 use super::state::State;
 use super::step::StepOp;
+use super::viewer::Viewer;
 use crate::ids::{CheckpointId, EventId, RunId, RunnerId, SessionId, TokenDigest};
 
 /// One request to a session.
@@ -41,6 +42,8 @@ pub enum Command {
     Operate(Box<Operate>),
     /// Keeps a checkpoint from being pruned, or no longer.
     Pin(Box<PinCheckpoint>),
+    /// Lets go of journals of what is over, and of checkpoints.
+    Prune(Box<Prune>),
     /// Gives the queued run to a runner (asked by the dispatcher only).
     Claim(ClaimRun),
     /// A runner's call under a claim.
@@ -74,8 +77,8 @@ impl Command {
 /// Who asks, for the envelope and for idempotency.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The workspace of the caller: another one's session looks absent.
-    pub workspace: WorkspaceRef,
+    /// Which sessions there are for the caller: any other looks absent.
+    pub viewer: Viewer,
     /// The author of what is written.
     pub author: Author,
     /// The request's id (`caused_by`).
@@ -158,6 +161,19 @@ pub struct PinCheckpoint {
     pub pinned: bool,
 }
 
+/// Lets go of what is no longer wanted.
+#[derive(Debug, Clone)]
+pub struct Prune {
+    /// Who asks.
+    pub request: Request,
+    /// Checkpoints made before this go, milliseconds; `None` = all that can.
+    pub before_ms: Option<i64>,
+    /// Contents of steps' events that were found, by range, inclusive and ascending.
+    pub ranges: Vec<(u64, u64)>,
+    /// The last position that living sessions shared then.
+    pub shared_seq: u64,
+}
+
 /// Changes what a session may spend.
 #[derive(Debug, Clone)]
 pub struct SetBudget {
@@ -172,6 +188,10 @@ pub struct SetBudget {
 /// A snapshot that was taken, and what to say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCheckpoint {
+    /// What it was taken for; a runner's own may be `explicit`, `turn` or `pass`.
+    pub kind: CheckpointKind,
+    /// The harness's own count of turns; `None` = the turns settled so far.
+    pub turn: Option<u64>,
     /// The bytes, durable already.
     pub snapshot: SnapshotRef,
     /// What the server's own store needs to read them; `None` = they are another's.
@@ -192,6 +212,8 @@ impl NewCheckpoint {
     /// Of the files alone: the harness gets its own state back from the log.
     pub fn of(snapshot: SnapshotRef, kept: Option<Kept>) -> Self {
         Self {
+            kind: CheckpointKind::Explicit,
+            turn: None,
             snapshot,
             kept,
             resume: ResumeFrom::RebuildFromLog,
@@ -365,6 +387,13 @@ pub enum Verb {
     },
     /// Keep a way back.
     Checkpoint(Box<NewCheckpoint>),
+    /// A checkpoint was due, and there is none.
+    CheckpointFailed {
+        /// What it was due for.
+        kind: CheckpointKind,
+        /// Why.
+        reason: String,
+    },
     /// The checkpoint of the resume plan does not verify.
     RejectCheckpoint {
         /// Which.
@@ -394,7 +423,7 @@ impl Verb {
             Self::Events(_) => "events",
             Self::Inputs | Self::Signal(_) => "inputs",
             Self::Steps { .. } => "steps",
-            Self::Checkpoint(_) => "checkpoint",
+            Self::Checkpoint(_) | Self::CheckpointFailed { .. } => "checkpoint",
             Self::RejectCheckpoint { .. } => "reject",
             Self::Park(_) => "park",
             Self::Settle(_) => "settle",

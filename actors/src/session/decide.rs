@@ -10,6 +10,7 @@ mod fork;
 mod operate;
 mod park;
 mod people;
+mod prune;
 mod resume;
 mod step;
 mod turn;
@@ -43,6 +44,7 @@ pub fn decide(
         Command::Fork(f) => fork::fork(draft, facts, f),
         Command::Operate(o) => operate::operate(draft, facts, o),
         Command::Pin(p) => checkpoint::pin(draft, facts, p),
+        Command::Prune(p) => prune::prune(draft, facts, p),
         Command::Submit(s) => people::submit(draft, facts, s),
         Command::Budget(b) => people::budget(draft, facts, b),
         Command::Resume(r) => resume::resume(draft, facts, r),
@@ -60,7 +62,7 @@ fn visible<'a>(state: &'a State, request: &Request) -> Result<&'a About, Rejecti
     let about = state
         .about
         .as_ref()
-        .filter(|a| a.workspace == request.workspace);
+        .filter(|a| request.viewer.sees(a.workspace, &a.principal));
     about.ok_or_else(|| not_found(state))
 }
 

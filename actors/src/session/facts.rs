@@ -265,7 +265,7 @@ pub fn needs(state: &State, command: &Command) -> Needs {
             }
         }
         Command::Expire(Expiry::Contents { .. }) => needs.aged = Some(state.aging),
-        Command::Erase(_) | Command::Expire(_) => {}
+        Command::Erase(_) | Command::Prune(_) | Command::Expire(_) => {}
     }
     needs
 }

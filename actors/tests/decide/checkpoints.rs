@@ -164,6 +164,30 @@ fn a_runners_own_checkpoint_stands_at_what_its_run_wrote_or_took_last() {
 }
 
 #[test]
+fn a_runner_says_what_its_checkpoint_is_for_or_that_there_is_none() {
+    let (mut b, token) = Boxed::running();
+    let snapshot = json!({"id": "x", "provider": "mine", "retention": "platform"});
+    let body = json!({"snapshot": snapshot, "kind": "turn", "turn": 7});
+    b.call(token, "checkpoint", body).expect("checkpoint");
+    let created = b.state.checkpoints.head().expect("one").created.clone();
+    assert_eq!((created.kind, created.turn), (CheckpointKind::Turn, 7));
+    let from = b.state.last_seq;
+    let failed = json!({"kind": "pass", "failed": "the disk is full"});
+    b.call(token, "checkpoint", failed).expect("said");
+    assert_eq!(b.types_after(from), [T::CheckpointFailed]);
+    for bad in [
+        json!({"kind": "turn"}),
+        json!({"kind": "settle", "snapshot": snapshot}),
+        json!({"kind": "turn", "failed": ""}),
+        json!({"failed": "why", "snapshot": snapshot}),
+    ] {
+        b.refused(Code::FieldInvalid, |b| {
+            b.call(token, "checkpoint", bad.clone())
+        });
+    }
+}
+
+#[test]
 fn an_answer_that_was_not_taken_is_behind_a_runners_checkpoint() {
     let (mut b, token) = Boxed::running();
     let question = b.open(token, "agent.question");

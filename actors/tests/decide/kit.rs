@@ -26,6 +26,7 @@ use longhaul_actors::session::journal::{StepKey, StepRow};
 use longhaul_actors::session::payload::{Body, Budget, Pin, WorkspaceRef};
 use longhaul_actors::session::projection::Projection;
 use longhaul_actors::session::state::{Answer, State};
+use longhaul_actors::session::viewer::Viewer;
 use longhaul_actors::{codec, rows};
 use serde_json::{Value, json};
 
@@ -69,7 +70,7 @@ pub(crate) fn author() -> Author {
 
 pub(crate) fn request(receipt: Option<ReceiptKey>) -> Request {
     Request {
-        workspace: WorkspaceRef::DEFAULT,
+        viewer: Viewer::all(WorkspaceRef::DEFAULT),
         author: author(),
         request_id: "req-1".into(),
         receipt,

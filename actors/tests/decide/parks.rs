@@ -214,6 +214,30 @@ fn a_park_needs_a_cause_outside_the_run() {
 }
 
 #[test]
+fn a_tool_use_stays_open_for_the_run_that_goes_on() {
+    let (mut b, token) = Boxed::running();
+    let call = b.open(token, "agent.tool_use");
+    let approval = b.open(token, "agent.action_approval_requested");
+    let other = b.open(token, "agent.question");
+    let park = json!({"waiting_on": [{"approval_id": approval}], "compute": "released"});
+    b.call(token, "park", park).expect("park");
+    let answer = json!({"approval_id": approval, "decision": "granted"});
+    b.submit(&[("user.action_approval", answer)])
+        .expect("answer");
+    let open: Vec<_> = b.state.items.values().map(|i| i.id).collect();
+    assert_eq!(open, [call], "and {other} is cancelled");
+    let token = b.claim().expect("claim");
+    b.call(token, "ready", json!({})).expect("ready");
+    let result = json!({"events": [{"type": "agent.tool_result",
+        "content": {"tool_use_id": call, "output": 1}}]});
+    b.call(token, "events", result).expect("its result");
+    // Where nothing goes on, nothing stays open.
+    b.open(token, "agent.tool_use");
+    b.settle(token, None).expect("settle");
+    assert!(b.state.items.is_empty());
+}
+
+#[test]
 fn an_answer_without_an_id_must_be_unambiguous() {
     let (mut b, token) = Boxed::running();
     b.open(token, "agent.question");

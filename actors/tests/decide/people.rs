@@ -83,7 +83,7 @@ fn a_key_is_forgotten_after_seven_days() {
 fn a_foreign_session_looks_absent() {
     let mut b = Boxed::new();
     let mut other = request(None);
-    other.workspace =
+    other.viewer.workspace =
         longhaul_actors::session::payload::WorkspaceRef(longhaul_actors::ids::WorkspaceId([5; 16]));
     let cancel = longhaul_actors::session::command::Command::Cancel(other.clone());
     let foreign = b.refused(Code::SessionNotFound, |b| b.ask(cancel));

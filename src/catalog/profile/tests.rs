@@ -85,3 +85,73 @@ fn sandbox_bounds() {
     let (a, b) = (profile("{}"), profile(r#"{"max_duration_seconds":5}"#));
     assert_ne!(a.expect("valid").revision(), b.expect("valid").revision());
 }
+
+#[test]
+fn agents_round_trip_and_bad_ones_are_refused_by_field() {
+    let agent = |fields: &str| {
+        let json = format!(r#"{{"harness":{{"kind":"agent",{fields}}}}}"#);
+        release(&json)
+    };
+    for fields in [
+        r#""model":"anthropic/claude""#,
+        r#""model":{"route":"scripted","answers":[{"text":"hi","tool_calls":[{"name":"bash","input":{}}],"usage":{"input_tokens":1}}]},
+            "tools":["bash",{"name":"write","approval":"ask"}],"custom_tools":[{"name":"ask_me"}],
+            "mcp":["tickets",{"name":"wiki","approval":"ask"}],"agents":[{"name":"helper","tools":["bash"],"agents":[{"name":"deeper"}]}],
+            "stop_hooks":[{"exec":"make test"}],"turns_max":5,"passes_max":2,"compact_at_tokens":1000,
+            "output_schema":{"type":"object"},"output_tokens_max":100,"tool_s_max":60,"checkpoint":"turn",
+            "prices":{"input_micros_per_mtok":3}"#,
+    ] {
+        let read = agent(fields).expect(fields);
+        read.check(&Kinds::default()).expect(fields);
+        let again = serde_json::to_string(&read).expect("serialises");
+        let twice = release(&again).expect(&again);
+        assert_eq!(read.harness.revision(), twice.harness.revision());
+    }
+    for (fields, name) in [
+        (r#""model":"claude""#, "model"),
+        (r#""model":{"route":"other","answers":[{}]}"#, "model.route"),
+        (
+            r#""model":{"route":"scripted","answers":[]}"#,
+            "model.answers",
+        ),
+        (r#""model":"a/b","tools":["a b"]"#, "tools"),
+        (
+            r#""model":"a/b","tools":["x"],"agents":[{"name":"x"}]"#,
+            "tools",
+        ),
+        (r#""model":"a/b","turns_max":0"#, "turns_max"),
+        (r#""model":"a/b","passes_max":1001"#, "passes_max"),
+        (r#""model":"a/b","tool_s_max":86401"#, "tool_s_max"),
+        (r#""model":"a/b","output_schema":7"#, "output_schema"),
+        (
+            r#""model":"a/b","stop_hooks":[{"exec":" "}]"#,
+            "stop_hooks[0].exec",
+        ),
+        (
+            r#""model":"a/b","agents":[{"name":"x","model":"y"}]"#,
+            "agents[0].model",
+        ),
+    ] {
+        let refused = agent(fields).expect(fields).check(&Kinds::default());
+        let refused = refused.expect_err(fields);
+        assert_eq!(refused.code, Code::DeploymentInvalid);
+        let wanted = format!("release.harness.{name} ");
+        assert!(refused.detail.starts_with(&wanted), "{}", refused.detail);
+    }
+    for fields in [
+        r#""tools":[]"#,
+        r#""model":"a/b","tool":[]"#,
+        r#""model":{"route":"scripted","answers":[{"say":"x"}]}"#,
+        r#""model":"a/b","tools":[{"name":"x","approval":"maybe"}]"#,
+        r#""model":"a/b","checkpoint":"daily""#,
+    ] {
+        assert!(agent(fields).is_err(), "{fields}");
+    }
+    let script = r#"{"harness":{"kind":"script","steps":[{"say":"x"}],"checkpoint":"turn"}}"#;
+    assert!(
+        release(script)
+            .expect(script)
+            .check(&Kinds::default())
+            .is_err()
+    );
+}

@@ -1,4 +1,4 @@
-//! The grammar of forks and checkpoints.
+//! The grammar of forks, checkpoints and pruning.
 
 use clap::Args;
 
@@ -95,6 +95,23 @@ pub struct ResumeArgs {
     /// Only if the session acts as this principal.
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub at: ServerArgs,
+}
+
+/// `longhaul prune`
+#[derive(Debug, Args)]
+pub struct PruneArgs {
+    /// What is older than this time (RFC 3339).
+    #[arg(long, value_name = "TIME", required_unless_present = "session")]
+    pub before: Option<String>,
+    /// What is of this session.
+    #[arg(long, value_name = "ID")]
+    pub session: Option<String>,
+    /// Say only what would go.
+    #[arg(long)]
+    pub dry_run: bool,
     /// The server.
     #[command(flatten)]
     pub at: ServerArgs,

@@ -10,7 +10,12 @@ use super::kit::{Site, absent, config, id, runner};
 
 const OTHER: &str = "ws_00000000000000000000000000000001";
 
-fn line(token: &str, workspace: &str, scopes: &[Scope], expires_at: Option<&str>) -> String {
+pub(super) fn line(
+    token: &str,
+    workspace: &str,
+    scopes: &[Scope],
+    expires_at: Option<&str>,
+) -> String {
     let line = TokenLine {
         hash: TokenHash::of(token).to_string(),
         workspace: WorkspaceRef::parse(workspace).unwrap(),
@@ -39,7 +44,7 @@ async fn site() -> (Site, TempDir) {
     (Site::with(config).await, folder)
 }
 
-fn act_as(site: &mut Site, token: &str) {
+pub(super) fn act_as(site: &mut Site, token: &str) {
     site.headers = vec![("authorization", format!("Bearer {token}"))];
 }
 
@@ -257,7 +262,7 @@ async fn the_workspace_is_the_tokens() {
 }
 
 /// A runner with its token.
-async fn enrolled(site: &Site) -> (String, String) {
+pub(super) async fn enrolled(site: &Site) -> (String, String) {
     let enrolled = site.post("/v1/runners", runner()).await.must(201);
     (
         id(&enrolled),

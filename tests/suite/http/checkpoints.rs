@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::forks::{fork, log, path};
-use super::kit::{Site, config, id};
+use longhaul::config::StorageEngine;
+use longhaul::runtime::PruneQuery;
+
+use super::kit::{Site, absent, config, id};
 
 /// Takes a checkpoint of a running session, as a runner elsewhere does.
 async fn take(site: &Site, claim: &Value, name: &str) -> String {
@@ -15,14 +18,14 @@ async fn take(site: &Site, claim: &Value, name: &str) -> String {
     made["checkpoint_id"].as_str().unwrap().to_owned()
 }
 
-async fn checkpoints(site: &Site, session: &str) -> Vec<String> {
+pub(super) async fn checkpoints(site: &Site, session: &str) -> Vec<String> {
     let answer = site.get(&path(session, "/checkpoints")).await.must(200);
     let listed = answer["checkpoints"].as_array().unwrap();
     listed.iter().map(id).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn checkpoints_are_listed_newest_first_pinned_and_pruned() {
+async fn c3_checkpoints_are_listed_newest_first_up_to_a_limit_pinned_and_pruned() {
     let mut few = config();
     few.retention.checkpoints_per_session_max = 2;
     few.retention.checkpoints_pinned_max = 1;
@@ -141,5 +144,192 @@ async fn a_checkpoint_has_its_end_and_names_no_disk_after_it() {
         .await;
     }
     assert_eq!(lives, [100_000, 60_000]);
+    site.close().await;
+}
+
+/// A turn with a message, a call, usage and a checkpoint: the session and the checkpoint.
+async fn lived(site: &Site) -> (String, String) {
+    let (session, claim) = site.running().await;
+    let asked = json!({ "tool": "t", "input": { "a": [1, "\u{0}"] } });
+    let asked = json!({ "events": [{ "type": "agent.tool_use", "content": asked }] });
+    let asked = site.call(&claim, "events", asked).await.must(202);
+    let done = json!({ "tool_use_id": asked["events"][0]["id"], "output": "b", "is_error": false });
+    let usage = json!({ "input_tokens": 3, "output_tokens": 4, "cost_micros": 5 });
+    let rest = json!({ "events": [
+        { "type": "agent.tool_result", "content": done },
+        { "type": "agent.message", "content": { "text": "said" } },
+        { "type": "usage.recorded", "content": usage },
+    ] });
+    site.call(&claim, "events", rest).await.must(202);
+    let checkpoint = take(site, &claim, "1").await;
+    let settle = json!({ "outcome": "succeeded" });
+    site.call(&claim, "settle", settle).await.must(200);
+    (session, checkpoint)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c1_what_is_kept_comes_back_and_what_is_missing_is_an_empty_list() {
+    let site = Site::open().await;
+    let (session, claim) = site.running().await;
+    assert!(checkpoints(&site, &session).await.is_empty());
+    let snapshot = json!({ "provider": "ext", "id": "x", "retention": "platform", "bytes": 10 });
+    let said = json!({ "snapshot": snapshot, "resume": { "kind": "rebuild_from_log" },
+        "name": "mine", "metadata": { "n": 1 }, "cursor": "c" });
+    let made = site
+        .call(&claim, "checkpoint", said.clone())
+        .await
+        .must(201);
+    let listed = site.get(&path(&session, "/checkpoints")).await.must(200);
+    let shown = &listed["checkpoints"][0];
+    assert_eq!(shown["id"], made["checkpoint_id"]);
+    for key in ["name", "metadata", "cursor", "resume"] {
+        assert_eq!(shown[key], said[key], "{key}");
+    }
+    for key in ["provider", "id", "retention", "bytes"] {
+        assert_eq!(shown["snapshot"][key], snapshot[key], "{key}");
+    }
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c2_the_latest_is_the_newest_by_position_and_c4_no_other_sessions() {
+    let site = Site::open().await;
+    let (session, claim) = site.running().await;
+    let first = take(&site, &claim, "1").await;
+    let last = take(&site, &claim, "2").await;
+    let (other, _) = lived(&site).await;
+    assert_eq!(checkpoints(&site, &session).await, [last.clone(), first]);
+    // What is another session's is no checkpoint of this one.
+    for unknown in [last, absent("ckpt_")] {
+        let from = json!({ "from": { "checkpoint_id": unknown } });
+        site.post(&path(&other, "/fork"), from)
+            .await
+            .code(404, "checkpoint.not_found");
+        let resume = json!({ "from": unknown });
+        site.post(&path(&other, "/resume"), resume)
+            .await
+            .code(404, "checkpoint.not_found");
+    }
+    assert_eq!(checkpoints(&site, &other).await.len(), 1);
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c5_messages_calls_and_usage_survive_in_a_checkpoint() {
+    let site = Site::open().await;
+    let (session, _) = lived(&site).await;
+    let listed = site.get(&path(&session, "/checkpoints")).await.must(200);
+    let usage = &listed["checkpoints"][0]["cumulative_usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["cost_micros"]),
+        (&json!(3), &json!(5))
+    );
+    let place = json!({ "seq": listed["checkpoints"][0]["through_sequence"] });
+    let child = id(&fork(&site, &session, place).await);
+    let told = async |session: &str| {
+        let told = site.get(&path(session, "/transcript")).await.must(200);
+        told["messages"].clone()
+    };
+    assert_eq!(told(&child).await, told(&session).await);
+    let spent = site.get(&path(&child, "/usage")).await.must(200);
+    assert_eq!(&spent["inherited"], usage);
+    assert_eq!(spent["session"]["usage"]["input_tokens"], 0);
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c6_the_cap_is_each_sessions_own_and_what_it_prunes_is_gone() {
+    let mut few = config();
+    few.retention.checkpoints_per_session_max = 2;
+    let site = Site::with(few).await;
+    let (session, claim) = site.running().await;
+    let (other, theirs) = site.running().await;
+    let mut made = Vec::new();
+    for name in ["1", "2", "3"] {
+        made.push(take(&site, &claim, name).await);
+    }
+    let theirs = take(&site, &theirs, "1").await;
+    assert_eq!(
+        checkpoints(&site, &session).await,
+        [made[2].clone(), made[1].clone()]
+    );
+    assert_eq!(checkpoints(&site, &other).await, [theirs]);
+    let from = json!({ "from": { "checkpoint_id": made[0] } });
+    site.post(&path(&session, "/fork"), from)
+        .await
+        .code(404, "checkpoint.not_found");
+    site.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c8_every_store_offers_the_same() {
+    let mut told = Vec::new();
+    for engine in [StorageEngine::Memory, StorageEngine::Rocksdb] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config();
+        config.storage.engine = engine;
+        config.storage.data_dir = folder.path().join("data");
+        let site = Site::with(config).await;
+        let (session, _) = lived(&site).await;
+        let listed = site.get(&path(&session, "/checkpoints")).await.must(200);
+        let mut shown = listed["checkpoints"][0].clone();
+        let own = shown.as_object_mut().unwrap();
+        // What differs by nature: ids and times.
+        own.retain(|key, _| {
+            !(key.ends_with("_at") || key.ends_with("id") || key.ends_with("revision"))
+        });
+        for key in ["agent_deployment", "snapshot"] {
+            own.remove(key);
+        }
+        // The same decision, asked by a host program.
+        let query = PruneQuery {
+            session: Some(session.parse().unwrap()),
+            dry_run: true,
+            ..PruneQuery::default()
+        };
+        let told_here = site.runtime.prune(query).await.unwrap();
+        assert_eq!((told_here.sessions, told_here.checkpoints.len()), (1, 1));
+        let empty = site.runtime.prune(PruneQuery::default()).await;
+        assert_eq!(empty.unwrap_err().code, longhaul::Code::PruneFilterEmpty);
+        let mut pruned = site
+            .post("/v1/prune", json!({ "session_id": session }))
+            .await
+            .must(200);
+        assert_eq!(pruned["checkpoints"].as_array().unwrap().len(), 1);
+        pruned["checkpoints"] = Value::Null;
+        assert!(checkpoints(&site, &session).await.is_empty());
+        let kinds = log(&site, &session).await;
+        let kinds: Vec<Value> = kinds.into_iter().map(|e| e["type"].clone()).collect();
+        told.push((shown, pruned, kinds));
+        site.close().await;
+    }
+    assert_eq!(told[0], told[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_told_by_model_by_run_and_of_the_family() {
+    let site = Site::open().await;
+    let (session, _) = lived(&site).await;
+    let child = id(&fork(&site, &session, json!({ "head": true })).await);
+    site.message(&session, "again").await;
+    let first = site.get(&path(&session, "/usage?limit=1")).await.must(200);
+    assert_eq!(first["runs"][0]["usage"]["input_tokens"], 3);
+    let next = first["next_page"].as_str().unwrap();
+    let next = path(&session, &format!("/usage?limit=1&page={next}"));
+    let next = site.get(&next).await.must(200);
+    assert_eq!(next["runs"][0]["usage"]["input_tokens"], 0);
+    let shown = site.show(&session).await;
+    let own = &first["session"];
+    assert_eq!(
+        (&own["usage"], &own["by_model"]),
+        (&shown["usage"], &shown["usage_by_model"])
+    );
+    let theirs = site.get(&path(&child, "/usage")).await.must(200);
+    assert_eq!(theirs["inherited"], first["session"]["usage"]);
+    assert_eq!(theirs["tree"], first["tree"]);
+    assert_eq!(
+        (&theirs["tree"]["sessions"], &theirs["tree"]["usage"]),
+        (&json!(2), &own["usage"])
+    );
     site.close().await;
 }

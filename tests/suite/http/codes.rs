@@ -1,19 +1,15 @@
 //! Every code of the table, provoked over HTTP, or named below with the reason why not here.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-use longhaul::{Code, Runtime};
-use longhaul_storage::{
-    AppendError, Health, Log, MemoryLog, Pending, ReadError, StreamId, View, Write,
-};
+use longhaul::Code;
 use serde_json::{Value, json};
 
+mod faults;
 mod journal;
 mod runtimes;
 
-use super::kit::{Answer, Site, absent, config, external, id, runner};
+use super::kit::{Answer, Site, absent, config, external};
 
 /// Codes that no request of this test gets, and where they are tested instead.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -96,61 +92,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-const SOUND: u8 = 0;
-const FULL: u8 = 1;
-const BUSY: u8 = 2;
-const UNKNOWN: u8 = 3;
-const UNREADABLE: u8 = 4;
-const BROKEN: u8 = 5;
-const DAMAGED: u8 = 6;
-
-/// A log that fails when told.
-struct Moody {
-    log: Arc<MemoryLog>,
-    mood: AtomicU8,
-}
-
-impl Log for Moody {
-    fn append(&self, write: Write) -> Pending {
-        let failed = match self.mood.load(Ordering::SeqCst) {
-            FULL => AppendError::Full {
-                folder: "here".into(),
-            },
-            BUSY => AppendError::Busy,
-            UNKNOWN => AppendError::Unknown {
-                cause: "a test".into(),
-            },
-            _ => return self.log.append(write),
-        };
-        Pending::ready(Err(failed))
-    }
-
-    fn view(&self, f: &mut dyn FnMut(&dyn View)) -> Result<(), ReadError> {
-        match self.mood.load(Ordering::SeqCst) {
-            UNREADABLE => Err(ReadError::Closed),
-            DAMAGED => Err(ReadError::Damaged {
-                stream: StreamId([0; 16]),
-                seq: 1,
-                reason: "a test".into(),
-            }),
-            BROKEN => Err(ReadError::Engine("a test".into())),
-            _ => self.log.view(f),
-        }
-    }
-
-    fn purge(&self, stream: StreamId) -> Result<(), ReadError> {
-        self.log.purge(stream)
-    }
-
-    fn health(&self) -> Health {
-        self.log.health()
-    }
-
-    fn close(&self) {
-        self.log.close();
-    }
-}
-
 #[derive(Default)]
 struct Seen(BTreeSet<String>);
 
@@ -176,7 +117,7 @@ async fn every_code_is_provoked() {
     limits(&mut seen).await;
     journal::provoke(&mut seen).await;
     runtimes::provoke(&mut seen).await;
-    faults(&mut seen).await;
+    faults::faults(&mut seen).await;
     let elsewhere: BTreeSet<String> = ELSEWHERE.iter().map(|(c, _)| (*c).to_owned()).collect();
     let all: BTreeSet<String> = Code::ALL.iter().map(|c| c.text().to_owned()).collect();
     let both: Vec<_> = seen.0.intersection(&elsewhere).collect();
@@ -195,6 +136,8 @@ async fn requests(seen: &mut Seen) {
     let events = format!("{path}/events");
     seen.take(site.post_raw(&events, "{").await, "request.body_invalid");
     seen.take(site.get("/v1/sessions/x").await, "request.id_invalid");
+    let all = site.post("/v1/prune", json!({})).await;
+    seen.take(all, "prune.filter_empty");
     seen.take(
         site.get(&format!("{events}?after=x")).await,
         "request.cursor_invalid",
@@ -448,57 +391,5 @@ async fn limits(seen: &mut Seen) {
         .await
         .must(200);
     drop(_stream);
-    site.close().await;
-}
-
-async fn faults(seen: &mut Seen) {
-    let log = Arc::new(Moody {
-        log: MemoryLog::new(),
-        mood: AtomicU8::new(SOUND),
-    });
-    let opened = Runtime::builder(config()).log(log.clone()).open().await;
-    let site = Site::serve(opened.unwrap());
-    let make = || site.post("/v1/runners", runner());
-    let known = id(&make().await.must(201));
-    let session = site.session().await;
-    let say = |text: &str| {
-        let content = json!({ "text": text });
-        site.submit(&session, "user.message", content)
-    };
-    let before = site.last_seq(&session).await;
-    for (mood, code) in [
-        (FULL, "storage.full"),
-        (BUSY, "runtime.busy"),
-        (UNKNOWN, "storage.outcome_unknown"),
-    ] {
-        log.mood.store(mood, Ordering::SeqCst);
-        seen.take(make().await, code);
-        seen.take(say("lost").await, code);
-    }
-    for (mood, code) in [
-        (UNREADABLE, "storage.unavailable"),
-        (BROKEN, "runtime.internal"),
-    ] {
-        log.mood.store(mood, Ordering::SeqCst);
-        let path = format!("/v1/deployments/{}", absent("dep_"));
-        seen.take(site.get(&path).await, code);
-        let events = format!("/v1/sessions/{session}/events");
-        seen.take(site.get(&events).await, code);
-    }
-    log.mood.store(DAMAGED, Ordering::SeqCst);
-    let events = format!("/v1/sessions/{session}/events");
-    seen.take(site.get(&events).await, "session.damaged");
-    log.mood.store(SOUND, Ordering::SeqCst);
-    let seq = say("kept").await.must(202)["events"][0]["seq"].clone();
-    assert_eq!(
-        seq,
-        before + 1,
-        "what failed wrote nothing, and left nothing behind"
-    );
-    site.post(&format!("/v1/runners/{known}/claims"), json!({}))
-        .await
-        .must(200);
-    site.runtime.engine().close().await;
-    seen.take(site.get("/readyz").await, "runtime.stopped");
     site.close().await;
 }

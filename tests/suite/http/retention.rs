@@ -15,9 +15,9 @@ const TTL_S: u64 = 5;
 const TTL_MS: u64 = TTL_S * 1_000;
 
 /// A server on a folder, with clocks that move only when told, in a workspace with a policy.
-struct Place {
-    site: Site,
-    world: ManualWorld,
+pub(super) struct Place {
+    pub(super) site: Site,
+    pub(super) world: ManualWorld,
     folder: tempfile::TempDir,
 }
 
@@ -31,24 +31,31 @@ fn config(folder: &Path) -> Config {
 
 impl Place {
     async fn open() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut site, world) = Site::manual(config(folder.path())).await;
-        let made = json!({ "name": "w", "policy": { "content_ttl_s": TTL_S } });
-        let workspace = site.post("/v1/workspaces", made).await.must(201);
+        let (place, workspace) = Self::with(json!({ "content_ttl_s": TTL_S })).await;
         assert_eq!(
             workspace["policy"],
             json!({ "content_ttl_s": TTL_S, "zero_data_retention": false })
         );
+        place
+    }
+
+    /// With this policy; the workspace too.
+    pub(super) async fn with(policy: Value) -> (Self, Value) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut site, world) = Site::manual(config(folder.path())).await;
+        let made = json!({ "name": "w", "policy": policy });
+        let workspace = site.post("/v1/workspaces", made).await.must(201);
         site.headers = vec![("longhaul-workspace", id(&workspace))];
-        Self {
+        let place = Self {
             site,
             world,
             folder,
-        }
+        };
+        (place, workspace)
     }
 
     /// The time that passes while the server is down, and the server after it.
-    async fn restart(self, down_ms: u64) -> Self {
+    pub(super) async fn restart(self, down_ms: u64) -> Self {
         let headers = self.site.headers.clone();
         self.site.close().await;
         assert_clean(self.folder.path()).await;
@@ -61,11 +68,11 @@ impl Place {
     }
 
     /// How often a text is in the files.
-    fn count(&self, text: &str) -> usize {
+    pub(super) fn count(&self, text: &str) -> usize {
         count(&self.folder.path().join("data"), text.as_bytes())
     }
 
-    async fn until_gone(&self, text: &str) {
+    pub(super) async fn until_gone(&self, text: &str) {
         until(text, async || self.count(text) == 0).await;
     }
 
@@ -135,11 +142,11 @@ async fn assert_clean(folder: &Path) {
 }
 
 /// A text that no compression hides.
-fn secret(name: &str) -> String {
+pub(super) fn secret(name: &str) -> String {
     format!("{name}-{}", blake3::hash(name.as_bytes()).to_hex())
 }
 
-fn states(events: &[Value], kind: &str) -> Vec<String> {
+pub(super) fn states(events: &[Value], kind: &str) -> Vec<String> {
     let of_kind = events.iter().filter(|e| e["type"] == kind);
     let states = of_kind.map(|e| {
         let state = e["content_state"].as_str().unwrap();

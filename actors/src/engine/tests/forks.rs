@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::kit::{Boxed, WS, author, check, config, count, query, request, run};
 use crate::code::Code;
-use crate::engine::ForkRequest;
+use crate::engine::{Family, ForkRequest};
 use crate::ids::{ClaimToken, EventId, SessionId};
 use crate::session::command::{Command, ReceiptKey, Request};
 use crate::session::payload::{Selector, WorkspaceRef};
@@ -104,7 +104,11 @@ fn a_chain_of_a_hundred_forks_reads_as_one_log() {
         check(&b, last);
         let shown = b.show(last).await;
         assert_eq!(shown["untaken_inputs"], 101);
-        let (members, more) = b.engine.family(WS, last).await.expect("family");
+        let Family {
+            members,
+            truncated: more,
+            ..
+        } = b.engine.family(WS, last).await.expect("family");
         assert_eq!((members.len(), more), (101, false));
         assert_eq!(members[0].id, root);
         let common = b.engine.common(WS, root, last).await.expect("common");
@@ -211,7 +215,7 @@ fn two_forks_with_one_key_make_one_child() {
         assert!(bodies.iter().all(|body| *body == bodies[0]));
         let list = b.engine.list(WS, None, 100, None).await.expect("list");
         assert_eq!(list.items.len(), 2, "the source and one child");
-        let (members, _) = b.engine.family(WS, source).await.expect("family");
+        let members = b.engine.family(WS, source).await.expect("family").members;
         assert_eq!(members.len(), 2);
         let other = ask(2).await.expect("task").unwrap_err();
         assert_eq!(other.code, Code::IdempotencyConflict);
@@ -250,7 +254,7 @@ fn what_cannot_be_forked_is_refused_and_leaves_nothing() {
             Code::CheckpointNotFound
         );
         let mut other = fork_of(source, Selector::Head);
-        other.request.workspace = WorkspaceRef(crate::ids::WorkspaceId([5; 16]));
+        other.request.viewer.workspace = WorkspaceRef(crate::ids::WorkspaceId([5; 16]));
         assert_eq!(refused(other).await, Code::SessionNotFound);
         let nobody = SessionId([77; 16]);
         assert_eq!(
@@ -284,7 +288,7 @@ fn a_child_outlives_its_source() {
         let b = b.restart(config()).await;
         assert_eq!(events(&b, child).await, own);
         b.say(child, "more").await.expect("say");
-        let (members, _) = b.engine.family(WS, child).await.expect("family");
+        let members = b.engine.family(WS, child).await.expect("family").members;
         assert_eq!(members.len(), 2);
         assert!(members[0].row.is_none(), "a tombstone");
         b.engine.close().await;

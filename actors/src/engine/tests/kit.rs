@@ -21,12 +21,14 @@ use crate::session::command::{Bearer, Command, Create, Request, Submit};
 use crate::session::event::{Author, NewEvent};
 use crate::session::input::{Origin, parse_attempt, parse_one};
 use crate::session::payload::{Pin, RetentionPolicy, WorkspaceRef};
+use crate::session::viewer::Viewer;
 
 /// How long a test waits for something that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const RUNNER: RunnerId = RunnerId([7; 16]);
-pub(super) const WS: WorkspaceRef = WorkspaceRef::DEFAULT;
+/// Sees the whole workspace.
+pub(super) const WS: Viewer = Viewer::all(WorkspaceRef::DEFAULT);
 
 /// What the log does with the next appends to a session.
 #[derive(Debug, Clone)]
@@ -161,7 +163,7 @@ pub(super) fn author() -> Author {
 
 pub(super) fn request() -> Request {
     Request {
-        workspace: WS,
+        viewer: WS,
         author: author(),
         request_id: "req".into(),
         receipt: None,

@@ -115,6 +115,41 @@ fn a_new_step_asks_the_log_nothing() {
 }
 
 #[test]
+fn j10_each_acknowledged_step_is_on_disk_by_an_append_of_its_own() {
+    run(async {
+        let b = Boxed::new(config());
+        let (_, t) = b.running().await;
+        let from = b.log.appends.load(Ordering::SeqCst);
+        let appends = || b.log.appends.load(Ordering::SeqCst) - from;
+        let step = b.execute(t, "s").await;
+        assert_eq!(appends(), 1, "the intent");
+        b.op(t, complete(step, json_value(&json!(1))))
+            .await
+            .expect("kept");
+        assert_eq!(appends(), 2, "the result");
+        b.value(t, "s").await;
+        assert_eq!(appends(), 2, "what is read again writes nothing");
+
+        b.log.hold();
+        let mut begun = Box::pin(b.op(t, begin("other")));
+        let early = "answered before it is on disk";
+        tokio::select! {
+            answer = &mut begun => panic!("{early}: {answer:?}"),
+            () = super::kit::eventually(|| b.log.held() == 1) => {}
+        }
+        for _ in 0..64 {
+            tokio::select! {
+                biased;
+                answer = &mut begun => panic!("{early}: {answer:?}"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        b.log.release();
+        assert!(matches!(begun.await, Ok(R::Execute { .. })));
+    });
+}
+
+#[test]
 fn j9_concurrent_steps_are_all_kept_in_few_commits() {
     run(async {
         let b = Boxed::new(config());

@@ -140,7 +140,8 @@ impl SessionActor {
         for index in 0..self.batch.len() {
             let full = drafted.bytes >= BATCH_BYTES
                 || drafted.events.len() >= self.inner.config.batch_events_max;
-            if drafted.erase || drafted.fork.is_some() || full {
+            // One at a time lets contents go: what the next one found may be among them.
+            if drafted.erase || drafted.fork.is_some() || !drafted.expire.is_empty() || full {
                 break;
             }
             let needed = needs.get(index).unwrap_or(&none);
@@ -399,8 +400,10 @@ impl SessionActor {
     /// What is missing by now, and the word that bytes remain.
     fn expired_rows(&self, out: &mut Vec<RowChange>) {
         let id = self.slot.id;
-        let missing = codec::encode(&self.working.missing);
-        out.push(RowChange::Put(rows::expired(id), missing));
+        if !self.working.missing.is_empty() {
+            let missing = codec::encode(&self.working.missing);
+            out.push(RowChange::Put(rows::expired(id), missing));
+        }
         // Each such word is another one: a purge that is under way does not take this one away.
         let step = (self.inner.door.clock.wall_ms(), self.working.last_seq);
         out.push(RowChange::Put(rows::purge(id), codec::encode(&step)));

@@ -53,15 +53,13 @@ pub(super) fn call(
         Verb::Inputs => inputs(&mut draft, facts, run)?,
         Verb::Signal(name) => signal(&mut draft, run, name)?,
         Verb::Steps { ops, many } => step::steps(&mut draft, facts, run, ops, *many)?,
+        Verb::CheckpointFailed { kind, reason } => {
+            may_checkpoint(&mut draft, run)?;
+            checkpoint::failed(&mut draft, *kind, reason);
+            Reply::json(200, &json!({ "checkpoint_id": null }))
+        }
         Verb::Checkpoint(new) => {
-            // The server's own runner keeps an attached sandbox before it is ready.
-            let attached = |c: &Claim| matches!(c.resume, ResumePlan::Attached { .. });
-            let early = run.phase == Phase::Claimed && run.claim.as_ref().is_some_and(attached);
-            if run.phase != Phase::Running && !early {
-                return Err(not_ready(run, "checkpoint"));
-            }
-            checkpoint::allowed(base)?;
-            draft.room_for(1)?;
+            may_checkpoint(&mut draft, run)?;
             let metadata = serde_json::from_str(&new.metadata_json).unwrap_or_default();
             people::check_metadata(&metadata, draft.env.limits)?;
             checkpoint::explicit(&mut draft, new)
@@ -106,6 +104,18 @@ pub(super) fn call(
         ));
     }
     Ok(draft.done(reply))
+}
+
+/// Whether there may be a checkpoint now.
+fn may_checkpoint(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
+    // The server's own runner keeps an attached sandbox before it is ready.
+    let attached = |c: &Claim| matches!(c.resume, ResumePlan::Attached { .. });
+    let early = run.phase == Phase::Claimed && run.claim.as_ref().is_some_and(attached);
+    if run.phase != Phase::Running && !early {
+        return Err(not_ready(run, "checkpoint"));
+    }
+    checkpoint::allowed(draft.base())?;
+    draft.room_for(1)
 }
 
 /// A call under a claim that is over: an identical retry of what ended it gets its first answer.

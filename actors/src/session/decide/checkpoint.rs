@@ -28,7 +28,7 @@ pub(super) struct Stands {
     /// The last position it holds.
     pub(super) through: Answer,
     pub(super) run: Option<RunRef>,
-    /// Turns settled up to there.
+    /// Turns settled up to there, or the harness's own count.
     pub(super) turn: u64,
     /// Spent up to there beyond what is recorded so far.
     pub(super) usage: Usage,
@@ -358,9 +358,9 @@ pub(super) fn pass_over(
 pub(super) fn explicit(draft: &mut Draft<'_>, new: &NewCheckpoint) -> Reply {
     let state = draft.state();
     let through = state.run.as_ref().map(|r| r.at);
-    let turn = state.turns;
+    let turn = new.turn.unwrap_or(state.turns);
     let stands = Stands {
-        kind: CheckpointKind::Explicit,
+        kind: new.kind,
         through: through.unwrap_or(Answer {
             seq: state.last_seq,
             id: state.last_id,

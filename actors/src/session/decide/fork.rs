@@ -135,7 +135,7 @@ fn come_to_rest(draft: &mut Draft<'_>) -> Result<(), Rejection> {
                 to: Some(to),
                 ..turn::End::new(Outcome::Canceled, FORKED, LostReason::Canceled)
             };
-            turn::close_items(draft, run.id, run.attempt);
+            turn::close_items(draft, run.id, run.attempt, Outcome::Canceled);
             draft.become_status(to, FORKED);
             let by = crate::session::event::Author::system();
             turn::end(draft, end, &by)?;
@@ -179,7 +179,7 @@ fn parked(draft: &mut Draft<'_>, run: &LiveRun) -> Result<(), Rejection> {
     // Everything it waited for may be in at the cut: then it goes on at once.
     let all_in = run.all_in();
     let to = if all_in {
-        turn::close_items(draft, run.id, run.attempt);
+        turn::close_items(draft, run.id, run.attempt, Outcome::Continued);
         Status::Pending
     } else {
         Status::Paused

@@ -38,7 +38,7 @@ pub(super) fn create(
     check_metadata(&c.metadata, draft.env.limits)?;
     draft.caused_by(Cause::Request(c.request.request_id.to_string()));
     let created = SessionCreated {
-        workspace: c.request.workspace,
+        workspace: c.request.viewer.workspace,
         principal: c.principal.clone(),
         pin: c.pin.clone(),
         metadata: c.metadata.clone(),

@@ -11,7 +11,7 @@ use crate::session::payload::{
     Body, Compute, ItemClosed, ItemState, Outcome, RequeueReason, RunError, RunParked, RunQueued,
     RunRequeued, RunSettled, Trigger, TriggerKind, Usage,
 };
-use crate::session::state::{LiveRun, Phase};
+use crate::session::state::{Item, ItemKind, LiveRun, Phase};
 use crate::session::status::Status;
 
 /// How a turn ends.
@@ -93,7 +93,7 @@ pub(super) fn end(draft: &mut Draft<'_>, end: End, by: &Author) -> Result<(), Re
         id: run.id,
         attempt: run.attempt,
     };
-    close_items(draft, run.id, run.attempt);
+    close_items(draft, run.id, run.attempt, end.outcome);
     let starts_next = end.to.is_none() && starts_next(draft, end.outcome);
     let to = end.to.unwrap_or(rest(starts_next));
     draft.set_status(to, end.reason)?;
@@ -142,7 +142,7 @@ const fn rest(starts_next: bool) -> Status {
 /// Takes note of the checkpoint of a turn's end, in the place of the commit where it belongs.
 pub(super) fn checkpoint(draft: &mut Draft<'_>, end: &End, taken: &SettleCheckpoint) {
     let Some(run) = draft.run_ref() else { return };
-    close_items(draft, run.id, run.attempt);
+    close_items(draft, run.id, run.attempt, end.outcome);
     let starts_next = starts_next(draft, end.outcome);
     let to = end.to.unwrap_or(rest(starts_next));
     let changes = draft.state().status != to;
@@ -151,10 +151,13 @@ pub(super) fn checkpoint(draft: &mut Draft<'_>, end: &End, taken: &SettleCheckpo
     }
 }
 
-/// Closes every open item: a settled run leaves none.
-pub(super) fn close_items(draft: &mut Draft<'_>, id: RunId, attempt: u32) {
+/// Closes every open item: a settled run leaves none. One that another run goes on from leaves
+/// its tool uses: the other one ends them.
+pub(super) fn close_items(draft: &mut Draft<'_>, id: RunId, attempt: u32, outcome: Outcome) {
     let run = RunRef { id, attempt };
-    let open: Vec<EventId> = draft.state().items.values().map(|i| i.id).collect();
+    let left = |i: &&Item| outcome == Outcome::Continued && i.kind == ItemKind::ToolUse;
+    let items = draft.state().items.values();
+    let open: Vec<EventId> = items.filter(|i| !left(i)).map(|i| i.id).collect();
     for item_id in open {
         let body = ItemClosed {
             item_id,

@@ -16,7 +16,9 @@ use crate::ids::CheckpointId;
 use crate::session::blob::{BLOB_BYTES_MAX, describe};
 use crate::session::checkpoints::DIR;
 use crate::session::command::{NewCheckpoint, Park, ParkOn, Settle, Verb};
-use crate::session::payload::{Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef};
+use crate::session::payload::{
+    CheckpointKind, Compute, Outcome, ResumeFrom, Retention, RunError, SnapshotRef,
+};
 
 /// Most things one park waits for.
 pub(super) const PARK_WAITS_MAX: usize = 64;
@@ -76,7 +78,15 @@ struct ParkBody {
 struct CheckpointBody {
     #[serde(default)]
     n: Option<u64>,
-    snapshot: SnapshotBody,
+    #[serde(default)]
+    kind: Option<CheckpointKind>,
+    #[serde(default)]
+    turn: Option<u64>,
+    /// Why there is none; instead of a snapshot.
+    #[serde(default)]
+    failed: Option<String>,
+    #[serde(default)]
+    snapshot: Option<SnapshotBody>,
     #[serde(default)]
     resume: Option<ResumeBody>,
     #[serde(default)]
@@ -193,7 +203,7 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
         }
         "checkpoint" => {
             let b: CheckpointBody = typed(body)?;
-            (b.n, Verb::Checkpoint(Box::new(checkpoint(b)?)))
+            (b.n, checkpoint(b)?)
         }
         "reject" => {
             let b: RejectBody = typed(body)?;
@@ -222,10 +232,36 @@ pub fn parse_attempt(verb: &str, body: &[u8]) -> Result<(Option<u64>, Verb), Rej
     Ok((n, verb))
 }
 
-fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
+fn checkpoint(mut b: CheckpointBody) -> Result<Verb, Rejection> {
+    let kind = b.kind.unwrap_or(CheckpointKind::Explicit);
+    if !matches!(
+        kind,
+        CheckpointKind::Explicit | CheckpointKind::Turn | CheckpointKind::Pass
+    ) {
+        return Err(invalid("`kind` is `explicit`, `turn` or `pass`"));
+    }
+    match (b.failed.take(), b.snapshot.take()) {
+        (None, Some(snapshot)) => {
+            let new = checkpoint_made(b, kind, snapshot)?;
+            Ok(Verb::Checkpoint(Box::new(new)))
+        }
+        (Some(reason), None) if !reason.is_empty() && reason.len() <= TEXT_BYTES_MAX => {
+            Ok(Verb::CheckpointFailed { kind, reason })
+        }
+        (Some(_), None) => Err(invalid(format!("`failed` has 1 to {TEXT_BYTES_MAX} bytes"))),
+        (None, None) => Err(invalid("missing field `snapshot`")),
+        (Some(_), Some(_)) => Err(invalid("`failed` goes without `snapshot`")),
+    }
+}
+
+fn checkpoint_made(
+    b: CheckpointBody,
+    kind: CheckpointKind,
+    snapshot: SnapshotBody,
+) -> Result<NewCheckpoint, Rejection> {
     let texts = [
-        ("snapshot.id", Some(&b.snapshot.id)),
-        ("snapshot.provider", Some(&b.snapshot.provider)),
+        ("snapshot.id", Some(&snapshot.id)),
+        ("snapshot.provider", Some(&snapshot.provider)),
         ("name", b.name.as_ref()),
         ("cursor", b.cursor.as_ref()),
     ];
@@ -236,7 +272,7 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
             )));
         }
     }
-    if b.snapshot.provider == DIR && b.snapshot.retention == Retention::Platform {
+    if snapshot.provider == DIR && snapshot.retention == Retention::Platform {
         return Err(invalid("`dir` snapshots of a runner are `host_local`"));
     }
     let (resume, blob) = match b.resume {
@@ -257,12 +293,14 @@ fn checkpoint(b: CheckpointBody) -> Result<NewCheckpoint, Rejection> {
         }
     };
     Ok(NewCheckpoint {
+        kind,
+        turn: b.turn,
         snapshot: SnapshotRef {
-            id: b.snapshot.id,
-            provider: b.snapshot.provider,
-            retention: b.snapshot.retention,
+            id: snapshot.id,
+            provider: snapshot.provider,
+            retention: snapshot.retention,
             runner_id: None,
-            bytes: b.snapshot.bytes,
+            bytes: snapshot.bytes,
         },
         kept: None,
         resume,

@@ -93,7 +93,7 @@ pub struct CheckpointCreated {
         rename = "metadata"
     )]
     pub metadata_json: String,
-    /// Turns settled so far.
+    /// Turns settled so far; with kinds `turn` and `pass` the harness's own count.
     pub turn: u64,
     #[serde(default, skip_serializing_if = "Usage::is_none")]
     pub cumulative_usage: Usage,
@@ -140,7 +140,7 @@ pub struct CheckpointExpired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "snake_case")]
 pub enum DeletedWhat {
-    /// All of it: there were too many. It is no longer listed.
+    /// All of it: there were too many, or it was pruned. It is no longer listed.
     Checkpoint,
     /// The snapshot's bytes. It stays listed.
     Snapshot,

@@ -141,6 +141,8 @@ pub struct SessionStatus {
 pub enum ErasedReason {
     /// Their workspace keeps them so long and no longer.
     Retention,
+    /// Somebody asked: they were journals of what is over.
+    Pruned,
 }
 
 /// `content.erased`: contents have gone; positions, headers and everything derived stay.
@@ -148,7 +150,8 @@ pub enum ErasedReason {
 pub struct ContentErased {
     /// Why.
     pub reason: ErasedReason,
-    /// No content of people's or agents' events is left from behind `kept_seq` up to here.
+    /// No content of people's or agents' events is left from behind `kept_seq` up to here; where
+    /// they were pruned, the last position that lost its content.
     pub through_seq: u64,
     /// Up to here they are left, because other living sessions share them (0 = nowhere).
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -18,6 +18,8 @@ pub(crate) struct Frame {
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     buffer: Vec<u8>,
+    /// So many of its first bytes are known to hold no end of a line.
+    scanned: usize,
     frame: Frame,
     has_data: bool,
 }
@@ -32,11 +34,12 @@ impl Parser {
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, Malformed> {
         self.buffer.extend_from_slice(bytes);
         let mut out = Vec::new();
-        let mut start = 0;
-        while let Some(rest) = self.buffer.get(start..)
+        let (mut start, mut from) = (0, self.scanned);
+        while let Some(rest) = self.buffer.get(from..)
             && let Some(len) = rest.iter().position(|b| *b == b'\n')
         {
-            let line = rest.get(..len).unwrap_or_default();
+            let end = from + len;
+            let line = self.buffer.get(start..end).unwrap_or_default();
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let line = std::str::from_utf8(line).map_err(|_| Malformed)?;
             if line.is_empty() {
@@ -47,9 +50,11 @@ impl Parser {
             } else {
                 self.has_data |= field(&mut self.frame, line, self.has_data);
             }
-            start += len + 1;
+            start = end + 1;
+            from = start;
         }
         self.buffer.drain(..start);
+        self.scanned = self.buffer.len();
         if self.buffer.len() + self.frame.data.len() > FRAME_BYTES_MAX {
             return Err(Malformed);
         }
