@@ -24,6 +24,7 @@ pub mod protocol;
 pub(crate) mod queue;
 pub mod remote;
 pub mod sandbox;
+mod saying;
 pub mod settings;
 mod steps;
 mod transcript;

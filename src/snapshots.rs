@@ -4,8 +4,11 @@
 //! The bytes are durable before any row names them; a pack goes only when no row does, counted
 //! again after the store has begun to look (see [`longhaul_storage::snapshots::Collection`]).
 
+mod bytes;
 pub mod check;
 pub mod local;
+
+pub use bytes::SnapshotsHandle;
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -13,8 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::runner::sandbox::is_full;
-use longhaul_actors::checkpoint::bytes::Deleting;
-use longhaul_actors::checkpoint::{BytesGone, SnapshotBytes};
+use bytes::{has_packs, holders, is_held, manifests};
+use longhaul_actors::checkpoint::BytesGone;
 use longhaul_actors::codec;
 use longhaul_actors::env::Door;
 use longhaul_actors::rows;
@@ -25,7 +28,7 @@ use longhaul_actors::session::payload::{Retention, SnapshotRef, WorkspaceRef};
 use longhaul_storage::snapshots::{
     Manifest, PackId, Pin, ReclaimBudget, SnapshotError, SnapshotOptions, SnapshotStore, StatCache,
 };
-use longhaul_storage::{Log, Order, PageLimit, ReadError, View, read};
+use longhaul_storage::{Log, PageLimit, ReadError, View, read};
 
 /// Prefix of the ids of snapshots made here.
 const ID_PREFIX: &str = "snap_";
@@ -49,6 +52,9 @@ pub enum VaultError {
     /// Its bytes are there, and cannot be read for now.
     #[error("{0}")]
     Unreadable(String),
+    /// A file may not be read, or there are more files, bytes or levels than a snapshot holds.
+    #[error("{0}")]
+    Refused(String),
     /// There is no room on the disk.
     #[error("{0}")]
     Full(String),
@@ -73,6 +79,10 @@ impl From<SnapshotError> for VaultError {
             SnapshotError::Gone { .. }
             | SnapshotError::Damaged { .. }
             | SnapshotError::Newer { .. } => Self::Unusable(e.to_string()),
+            SnapshotError::Away { .. } => Self::Unreadable(e.to_string()),
+            SnapshotError::Unreadable { .. } | SnapshotError::Limit { .. } => {
+                Self::Refused(e.to_string())
+            }
             SnapshotError::Full { .. } => Self::Full(e.to_string()),
             other => Self::Failed(other.to_string()),
         }
@@ -218,13 +228,8 @@ fn restored(
     }
     let manifest = Manifest::decode(&kept.manifest)?;
     let pin = store.pin(&manifest);
-    let cache = store.restore(&manifest, into).map_err(|e| match e {
-        // The store's own file, not one that is being made.
-        SnapshotError::Io { ref path, .. } if path.starts_with(store.folder()) => {
-            VaultError::Unreadable(e.to_string())
-        }
-        other => other.into(),
-    })?;
+    let cache = store.restore(&manifest, into);
+    let cache = cache.map_err(|e| unread(store, e))?;
     Ok(Base {
         reference,
         kept,
@@ -232,6 +237,17 @@ fn restored(
         cache,
         _pin: Some(pin),
     })
+}
+
+/// Why a snapshot could not be read.
+fn unread(store: &SnapshotStore, e: SnapshotError) -> VaultError {
+    match e {
+        // The store's own file, not one that is being made.
+        SnapshotError::Io { ref path, .. } if path.starts_with(store.folder()) => {
+            VaultError::Unreadable(e.to_string())
+        }
+        other => other.into(),
+    }
 }
 
 /// The store and the log whose rows count its packs.
@@ -251,8 +267,18 @@ impl Snapshots {
     /// Opens the store in `folder` and removes packs that no row names. Blocking.
     ///
     /// # Errors
-    /// What the store or the log says.
+    /// What the store or the log says; and where there is no store although checkpoints have bytes
+    /// in one: a new one would make their absence look final.
     pub fn open(folder: &Path, log: Arc<dyn Log>, door: Door) -> Result<Self, String> {
+        if !SnapshotStore::exists(folder) && has_packs(&*log)? {
+            let format = folder.join("FORMAT");
+            return Err(format!(
+                "checkpoints have their bytes in {}, and there are none: is its disk mounted? To \
+                 go on without them, make an empty file {}",
+                folder.display(),
+                format.display(),
+            ));
+        }
         let store =
             SnapshotStore::open(folder, SnapshotOptions::default()).map_err(|e| e.to_string())?;
         let this = Self { store, log, door };
@@ -377,79 +403,4 @@ impl Vault for Snapshots {
         let kept = row.kept.ok_or_else(gone)?;
         restored(&self.store, reference, kept, into)
     }
-}
-
-impl SnapshotBytes for SnapshotsHandle {
-    fn delete(&self, key: SnapshotKey, row: &SnapshotRow) -> Deleting {
-        let (this, row) = (Arc::clone(&self.0), row.clone());
-        Box::pin(async move {
-            let done = crate::catalog::store::off_thread(move || this.delete_now(key, &row)).await;
-            match done {
-                Some(Ok(gone)) => gone,
-                Some(Err(why)) => BytesGone::Later(why.to_string()),
-                None => BytesGone::Later("the deleting thread died".to_owned()),
-            }
-        })
-    }
-}
-
-/// The store, as the engine knows it.
-#[derive(Debug, Clone)]
-pub struct SnapshotsHandle(pub Arc<Snapshots>);
-
-/// Whether any snapshot but `except` needs the pack.
-fn is_held(view: &dyn View, pack: PackId, except: Option<SnapshotKey>) -> Result<bool, ReadError> {
-    let limit = PageLimit {
-        items_max: 2,
-        ..PAGE
-    };
-    let found = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, limit)?;
-    let mut keys = found.iter().filter_map(|(key, _)| key.last_chunk::<16>());
-    Ok(keys.any(|k| Some(SnapshotKey(*k)) != except))
-}
-
-/// The snapshots but `except` that need the pack, as far as one page goes.
-fn holders(
-    view: &dyn View,
-    pack: PackId,
-    except: SnapshotKey,
-) -> Result<Vec<SnapshotKey>, ReadError> {
-    let found = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, PAGE)?;
-    let keys = found
-        .iter()
-        .filter_map(|(key, _)| key.last_chunk::<16>().map(|k| SnapshotKey(*k)));
-    Ok(keys.filter(|k| *k != except).collect())
-}
-
-/// Every snapshot that shares a pack with one of these, directly or through others: whoever frees
-/// ranges must know them all. Empty where they are too many to look at now.
-fn manifests(view: &dyn View, from: &HashSet<SnapshotKey>) -> Result<Vec<Manifest>, ReadError> {
-    let mut open: Vec<SnapshotKey> = from.iter().copied().collect();
-    let (mut seen, mut packs) = (from.clone(), HashSet::new());
-    let mut out = Vec::new();
-    while let Some(key) = open.pop() {
-        let Some(row) = view.row(&rows::snapshot(key))? else {
-            continue;
-        };
-        let row: SnapshotRow =
-            codec::decode(&row).map_err(|e| ReadError::Engine(format!("a snapshot's row: {e}")))?;
-        let kept = row.kept.map(|k| k.manifest).unwrap_or_default();
-        let Ok(manifest) = Manifest::decode(&kept) else {
-            // Nothing may be freed beside one that cannot be read.
-            return Ok(Vec::new());
-        };
-        for pack in &manifest.packs {
-            if !packs.insert(*pack) {
-                continue;
-            }
-            let more = view.rows(&rows::pack_holders(pack.0), None, Order::Asc, PAGE)?;
-            if more.len() >= PAGE.items_max {
-                return Ok(Vec::new());
-            }
-            let keys = more.iter().filter_map(|(key, _)| key.last_chunk::<16>());
-            open.extend(keys.map(|k| SnapshotKey(*k)).filter(|k| seen.insert(*k)));
-        }
-        out.push(manifest);
-    }
-    Ok(out)
 }

@@ -4,5 +4,5 @@ pub mod bytes;
 pub mod plan;
 pub(crate) mod supervisor;
 
-pub use bytes::{BytesGone, Elsewhere, SnapshotBytes};
+pub use bytes::{BytesGone, BytesThere, Elsewhere, Probing, SnapshotBytes};
 pub use supervisor::{CHECKPOINT_POINTS, COLLECT_POINTS, EXPIRY_POINTS};

@@ -120,7 +120,8 @@ codes! {
     CheckpointExpired = "runtime.checkpoint_expired", 409, Refused, "The checkpoint's time is over.", "Fork from its event instead: the conversation is still there.";
     CheckpointRejected = "runtime.checkpoint_rejected", 409, Refused, "The checkpoint does not verify.", "Use another one, or fork from its event.";
     SnapshotDeleted = "runtime.snapshot_deleted", 409, Refused, "The checkpoint's snapshot was deleted.", "Use another one, or fork from its event.";
-    SnapshotUnreadable = "runtime.snapshot_unreadable", 503, Stopped, "The checkpoint's snapshot is there and cannot be read now.", "Try again; `detail` names it and the file. Nothing was rejected.";
+    SnapshotUnreadable = "runtime.snapshot_unreadable", 503, Stopped, "The checkpoint's snapshot, or the folder of snapshots, cannot be used now.", "Try again; `detail` names it and the file. Nothing was rejected.";
+    SnapshotRefused = "snapshot.refused", 409, Refused, "The files cannot be kept as a snapshot.", "`detail` names the file that may not be read, or the limit; change the files.";
     NoEligibleRunner = "runtime.no_eligible_runner", 409, Refused, "No live runner can reach the checkpoint's snapshot.", "Start the runner that took it, or fork from its event.";
     CloneTimeout = "runtime.clone_timeout", 504, Stopped, "No runner adopted the fork's disk in time.", "Try again; nothing was made.";
     ZeroDataRetention = "runtime.zero_data_retention", 409, Refused, "The workspace keeps nothing, so there are no checkpoints.", "Use a workspace without zero_data_retention.";
@@ -134,6 +135,7 @@ codes! {
     SandboxPathInvalid = "sandbox.path_invalid", 422, Refused, "The path does not lead to a place inside the sandbox.", "Use a path relative to the sandbox's root, not through links that lead out.";
     SandboxNotFound = "sandbox.not_found", 404, Refused, "There is no such file in the sandbox.", "List the folder.";
     SandboxTooLarge = "sandbox.file_too_large", 413, Refused, "The file is larger than the limit.", "Read it in parts with a command.";
+    SandboxGone = "sandbox.gone", 503, Stopped, "The session's sandbox is gone; nothing was done.", "Try again: the next operation begins from the newest checkpoint.";
     SandboxFailed = "sandbox.failed", 500, Fault, "The sandbox failed.", "See `detail`.";
     CloneFailed = "runtime.clone_failed", 502, Fault, "The runner could not copy the fork's disk.", "See `detail`; try again, or fork from the event.";
     CloneNotFound = "clone.not_found", 404, Refused, "There is no such clone.", "It was answered, or nobody waits for it any more.";

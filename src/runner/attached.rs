@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longhaul_actors::session::payload::Began;
 
-use super::sandbox::Sandbox;
+use super::sandbox::{Sandbox, Stay};
 
 /// A sandbox, and what it began as.
 #[derive(Debug, Clone)]
@@ -21,9 +21,16 @@ pub struct Disk {
 #[derive(Debug, Clone)]
 struct Left {
     disk: Disk,
-    /// When it was last used, monotonic.
+    /// When it was last used, monotonic; later, when it could not be kept.
     used: Duration,
+    /// How often it could not be kept.
+    failures: u32,
 }
+
+/// How long a sandbox that could not be kept stays before that is tried again.
+const AGAIN_MIN: Duration = Duration::from_secs(60);
+/// Twice as long each time, up to this.
+const AGAIN_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The sandboxes that operations left.
 #[derive(Debug, Default)]
@@ -46,8 +53,36 @@ impl Attached {
 
     /// Leaves a sandbox, used at `now`.
     pub fn leave(&self, session_id: &str, disk: Disk, now: Duration) {
-        let left = Left { disk, used: now };
-        self.lock().insert(session_id.to_owned(), left);
+        let mut all = self.lock();
+        let failures = all.get(session_id).map_or(0, |left| left.failures);
+        let left = Left {
+            disk,
+            used: now,
+            failures,
+        };
+        all.insert(session_id.to_owned(), left);
+    }
+
+    /// Notes in the sandbox of a session, if there is one, that it stays.
+    pub fn note(&self, session_id: &str, stay: &Stay) {
+        // Locked meanwhile: whoever takes it out may remove the note.
+        if let Some(left) = self.lock().get(session_id) {
+            left.disk.sandbox.attach_to(Some(stay));
+        }
+    }
+
+    /// The sandbox could not be kept at `now`: it counts as idle again later, each time twice as
+    /// long, up to an hour. Gives how long.
+    pub fn put_off(&self, session_id: &str, now: Duration) -> Duration {
+        let mut all = self.lock();
+        let Some(left) = all.get_mut(session_id) else {
+            return AGAIN_MIN;
+        };
+        let factor = 1_u32.checked_shl(left.failures).unwrap_or(u32::MAX);
+        let pause = AGAIN_MIN.saturating_mul(factor).min(AGAIN_MAX);
+        left.failures = left.failures.saturating_add(1);
+        left.used = now + pause;
+        pause
     }
 
     /// Sessions whose sandbox has not been used since `before`.
@@ -60,5 +95,47 @@ impl Attached {
     /// All of them, taken out.
     pub fn drain(&self) -> Vec<Disk> {
         self.lock().drain().map(|(_, l)| l.disk).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::sandbox::none::NoneProvider;
+    use crate::runner::sandbox::{SandboxProvider, SandboxRequest};
+
+    #[tokio::test]
+    async fn what_cannot_be_kept_is_tried_again_less_and_less_often() {
+        let request = SandboxRequest {
+            session_id: "s".to_owned(),
+            run_id: String::new(),
+            attempt: 0,
+            workspace: None,
+            profile: serde_json::Value::Null,
+            resume: serde_json::Value::Null,
+        };
+        let sandbox = NoneProvider.create(request).await.unwrap();
+        let disk = Disk {
+            sandbox: Arc::from(sandbox),
+            began: None,
+        };
+        let (pool, s) = (Attached::default(), Duration::from_secs);
+        let mut now = s(1_000);
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            // An attempt to keep it leaves it again, as any use does.
+            pool.leave("s", disk.clone(), now);
+            let pause = pool.put_off("s", now);
+            assert!(pool.idle(now + pause).is_empty());
+            now += pause + s(1);
+            assert_eq!(pool.idle(now), ["s"]);
+            pauses.push(pause.as_secs());
+        }
+        assert_eq!(pauses[..7], [60, 120, 240, 480, 960, 1_920, 3_600]);
+        assert_eq!(pauses[39], 3_600);
+        // Kept in the end, it begins anew.
+        pool.take("s").unwrap();
+        pool.leave("s", disk, now);
+        assert_eq!(pool.put_off("s", now), s(60));
     }
 }

@@ -8,17 +8,17 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use longhaul_actors::code::Code;
 use longhaul_actors::env::Door;
-use longhaul_actors::session::command::SettleCheckpoint;
 use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, watch};
 use tracing::Instrument;
 
 use super::calls::{CallError, Calls};
-use super::harness::{End, Failure, Harness, Settlement};
+use super::harness::{End, Failure, Harness};
 use super::keep;
 use super::prepare::{Prepared, Unprepared, prepare};
 use super::protocol::{ApiError, CallAnswer, Claim, ClaimApi, EventsPage, EventsQuery, TextPage};
 use super::sandbox::Sandbox;
+use super::saying::{say_end, say_failure, say_failure_with};
 use super::settings::RunnerConfig;
 use super::worker::Registry;
 use crate::journal::Core;
@@ -317,21 +317,26 @@ async fn drive_in_span(shared: Arc<Shared>, claim: Claim, stop: watch::Receiver<
     let settles = matches!(end, Ok(End::Settle(_)) | Err(Failure::Run { .. }));
     // The claim is kept alive while the files are kept and the sandbox goes; the run settles only
     // after it is gone.
+    let pool = shared.registry.attached();
     let last = async {
         let kept = match settles && keeps_at_the_end {
-            true => keep::at_the_end(&attempt).await,
+            true => keep::at_the_end(&attempt, pool.is_some()).await,
             false => None,
         };
-        attempt.sandbox.release().await;
+        keep::leave_or_release(&attempt, kept.as_ref(), pool).await;
         kept
     };
     let kept = tokio::select! {
         kept = last => kept,
         () = attempt.calls.keep_alive() => None,
     };
-    match end {
+    let stays = keep::stays(kept.as_ref());
+    let settled = match end {
         Ok(end) => say_end(&attempt.calls, end, kept).await,
         Err(failure) => say_failure_with(&attempt.calls, failure, kept).await,
+    };
+    if let Some(pool) = pool.filter(|_| stays) {
+        keep::after_settling(&attempt, pool, settled).await;
     }
 }
 
@@ -354,7 +359,9 @@ async fn pass_over(calls: &Calls, claim: &Claim, reason: &str) {
     let id = id.unwrap_or_default();
     tracing::warn!(checkpoint = id, reason, "the checkpoint cannot be read now");
     match calls.pass_over_checkpoint(id, reason).await {
-        Ok(()) => say_end(calls, End::Release, None).await,
+        Ok(()) => {
+            say_end(calls, End::Release, None).await;
+        }
         Err(ApiError::Refused(p)) if p.code == Code::SnapshotUnreadable.text() => {
             say_failure(calls, Failure::run(&p.code, p.detail)).await;
         }
@@ -406,56 +413,5 @@ async fn kept_first(calls: &Calls, end: Result<End, Failure>) -> Result<End, Fai
             Err(Failure::Lost(reason))
         }
         (_, end) => end,
-    }
-}
-
-async fn say_end(calls: &Calls, end: End, kept: Option<SettleCheckpoint>) {
-    match end {
-        End::Settle(Settlement(body)) => settle(calls, body, kept).await,
-        End::Release => {
-            if let Err(error) = calls.last_call("release").await {
-                tracing::info!(%error, "the attempt could not be given back");
-            }
-        }
-        End::Over => {}
-    }
-}
-
-async fn say_failure(calls: &Calls, failure: Failure) {
-    say_failure_with(calls, failure, None).await;
-}
-
-async fn say_failure_with(calls: &Calls, failure: Failure, kept: Option<SettleCheckpoint>) {
-    match failure {
-        Failure::Lost(reason) => tracing::info!(reason, "the claim is lost"),
-        Failure::Parked => {}
-        Failure::Run { code, message } => {
-            // The message may quote the conversation: it is in the log of the session.
-            tracing::info!(code, "the run failed");
-            settle(calls, Settlement::failed(&code, &message).0, kept).await;
-        }
-    }
-}
-
-async fn settle(calls: &Calls, body: Map<String, Value>, kept: Option<SettleCheckpoint>) {
-    let settled = match &kept {
-        Some(kept) => calls.call_with("settle", body, kept).await,
-        None => calls.call("settle", Duration::ZERO, body).await,
-    };
-    match settled {
-        Ok(_) => {}
-        Err(CallError::Lost(reason)) => {
-            tracing::info!(reason, "the claim was lost before it settled")
-        }
-        Err(CallError::Refused(problem)) => {
-            tracing::warn!(
-                code = problem.code,
-                detail = problem.detail,
-                "the settlement was refused"
-            );
-            let text = format!("{}: {}", problem.code, problem.detail);
-            let failed = Settlement::failed("harness.settlement_refused", &text).0;
-            let _ = calls.call("settle", Duration::ZERO, failed).await;
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Checkpoints of an attempt: at the end of its turn, and whenever its harness asks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -8,11 +9,12 @@ use longhaul_actors::session::command::{NewCheckpoint, SettleCheckpoint};
 use longhaul_actors::session::payload::CheckpointKind;
 use serde_json::{Map, Value, json};
 
+use super::attached::{Attached, Disk};
 use super::attempt::Attempt;
 use super::calls::CallError;
 use super::harness::Failure;
 use super::protocol::CallAnswer;
-use super::sandbox::{SandboxError, Snapshot};
+use super::sandbox::{SandboxError, Snapshot, Stay};
 
 /// Characters of a reason that the log is told.
 const FAILED_CHARS_MAX: usize = 250;
@@ -181,13 +183,18 @@ fn made(snapshot: Snapshot) -> SettleCheckpoint {
 
 /// Keeps the files of the turn that ends. A failure is part of the log, not of the turn. `None` =
 /// there is nothing to say with the settlement.
-pub(super) async fn at_the_end(attempt: &Attempt) -> Option<SettleCheckpoint> {
+pub(super) async fn at_the_end(attempt: &Attempt, may_stay: bool) -> Option<SettleCheckpoint> {
     if attempt.api.keeps_snapshots() {
         return Some(match snapshot(attempt).await {
             Ok(snapshot) => made(snapshot),
             Err(why) => {
-                tracing::warn!(%why, "no checkpoint of this turn");
-                SettleCheckpoint::Failed(why.to_string())
+                let gone = matches!(why, SandboxError::Gone | SandboxError::Unsupported(_));
+                let stays = may_stay && !gone && attempt.sandbox.is_dirty();
+                tracing::warn!(%why, sandbox_stays = stays, "no checkpoint of this turn");
+                SettleCheckpoint::Failed {
+                    reason: why.to_string(),
+                    stays,
+                }
             }
         });
     }
@@ -196,6 +203,46 @@ pub(super) async fn at_the_end(attempt: &Attempt) -> Option<SettleCheckpoint> {
         tracing::warn!(%error, "no checkpoint of this turn");
     }
     None
+}
+
+/// Whether the sandbox stays because nothing else has its files.
+pub(super) fn stays(kept: Option<&SettleCheckpoint>) -> bool {
+    matches!(kept, Some(SettleCheckpoint::Failed { stays: true, .. }))
+}
+
+/// Lets go of the sandbox, unless it stays: then whoever comes after the settlement finds it.
+pub(super) async fn leave_or_release(
+    attempt: &Attempt,
+    kept: Option<&SettleCheckpoint>,
+    pool: Option<&Arc<Attached>>,
+) {
+    let Some(pool) = pool.filter(|_| stays(kept)) else {
+        return attempt.sandbox.release().await;
+    };
+    // Nothing that the turn started runs on.
+    attempt.sandbox.end_commands().await;
+    let disk = Disk {
+        sandbox: Arc::clone(&attempt.sandbox),
+        began: None,
+    };
+    let now = attempt.door.clock.mono();
+    pool.leave(&attempt.claim.session_id, disk, now);
+}
+
+/// The sandbox stayed. It is noted for a restart once the session knows of it; where it does not,
+/// it goes.
+pub(super) async fn after_settling(attempt: &Attempt, pool: &Attached, settled: bool) {
+    let session_id = &attempt.claim.session_id;
+    if settled {
+        let stay = Stay {
+            session_id: session_id.clone(),
+            began: None,
+        };
+        // Unless somebody has taken it over meanwhile.
+        pool.note(session_id, &stay);
+    } else if let Some(disk) = pool.take(session_id) {
+        disk.sandbox.release().await;
+    }
 }
 
 /// What operations did to the attached sandbox is kept before the turn changes it again, so that

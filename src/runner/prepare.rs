@@ -73,6 +73,7 @@ pub(super) async fn prepare(shared: &Shared, claim: &Claim) -> Result<Prepared, 
         Some(pool) => pool
             .take(&claim.session_id)
             .map(|d| d.sandbox)
+            .filter(|sandbox| !sandbox.is_gone())
             .ok_or_else(|| {
                 SandboxError::SnapshotUnusable("the attached sandbox is gone".to_owned())
             }),

@@ -58,6 +58,12 @@ pub enum SandboxError {
     /// The snapshot that it was to be made from is there and cannot be read for now.
     #[error("the snapshot cannot be read now: {0}")]
     SnapshotUnreadable(String),
+    /// Its files cannot be kept: one may not be read, or there are more than a snapshot holds.
+    #[error("the files cannot be kept: {0}")]
+    SnapshotRefused(String),
+    /// Its folder was removed by somebody else.
+    #[error("the sandbox is gone: its folder was removed")]
+    Gone,
     /// There is no room on the disk. It works again when there is.
     #[error("no room on the disk: {0}")]
     Full(String),
@@ -77,6 +83,8 @@ impl SandboxError {
             Self::ExecInvalid(_) => "sandbox.exec_invalid",
             Self::SnapshotUnusable(_) => "sandbox.snapshot_unusable",
             Self::SnapshotUnreadable(_) => Code::SnapshotUnreadable.text(),
+            Self::SnapshotRefused(_) => Code::SnapshotRefused.text(),
+            Self::Gone => Code::SandboxGone.text(),
             Self::Full(_) => Code::StorageFull.text(),
             Self::Failed(_) => "sandbox.failed",
         }
@@ -360,6 +368,16 @@ pub trait Sandbox: Send + Sync + Debug {
     fn snapshot(&self, _fresh: bool) -> BoxFuture<'_, Result<Snapshot, SandboxError>> {
         let why = "this sandbox gives no snapshots".to_owned();
         Box::pin(std::future::ready(Err(SandboxError::Unsupported(why))))
+    }
+
+    /// Ends what still runs in it.
+    fn end_commands(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Whether its files were removed by somebody else, with the folder that they were in.
+    fn is_gone(&self) -> bool {
+        false
     }
 
     /// The snapshot that it was made from or last kept as.

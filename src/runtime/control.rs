@@ -92,6 +92,8 @@ impl From<SandboxError> for Rejection {
             SandboxError::SnapshotUnusable(_) => Code::CheckpointRejected,
             SandboxError::SnapshotUnreadable(_) => Code::SnapshotUnreadable,
             SandboxError::Full(_) => Code::StorageFull,
+            SandboxError::SnapshotRefused(_) => Code::SnapshotRefused,
+            SandboxError::Gone => Code::SandboxGone,
             SandboxError::Failed(_) => Code::SandboxFailed,
         };
         Self::new(code, e.to_string())

@@ -77,10 +77,15 @@ impl LocalSnapshots {
                 let _ = std::fs::remove_file(&path);
                 continue;
             }
-            let Ok((note, kept)) = read(&path) else {
-                // It gives nothing back.
-                let _ = std::fs::remove_file(&path);
-                continue;
+            let (note, kept) = match read(&path) {
+                Ok(noted) => noted,
+                Err(VaultError::Unusable(_)) => {
+                    // It gives nothing back.
+                    let _ = std::fs::remove_file(&path);
+                    continue;
+                }
+                // What it needs is not known: nothing may go.
+                Err(why) => return Err(why),
             };
             if note.taken_at_ms < before_ms {
                 std::fs::remove_file(&path).map_err(failed)?;
@@ -125,13 +130,29 @@ impl LocalSnapshots {
     }
 }
 
+/// Reads a note; what is no file is none, and not waited for.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    let mut options = std::fs::File::options();
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let mut file = options.read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(text)
+}
+
 fn failed(e: std::io::Error) -> VaultError {
     VaultError::io(&e)
 }
 
 fn read(path: &Path) -> Result<(Note, Kept), VaultError> {
     let unusable = |why: String| VaultError::Unusable(format!("{}: {why}", path.display()));
-    let text = match std::fs::read(path) {
+    let text = match read_file(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(VaultError::Unusable("the snapshot is gone".to_owned()));
@@ -185,7 +206,12 @@ impl Vault for LocalSnapshots {
         into: &Path,
     ) -> Result<Base, VaultError> {
         let gone = || VaultError::Unusable(format!("there is no snapshot {} here", reference.id));
-        let (_, kept) = read(&self.path(&reference.id).ok_or_else(gone)?)?;
+        let path = self.path(&reference.id).ok_or_else(gone)?;
+        let (_, kept) = read(&path).or_else(|why| {
+            // Without its folder, a note is not there either.
+            self.store.check_in_place()?;
+            Err(why)
+        })?;
         restored(&self.store, reference, kept, into)
     }
 }

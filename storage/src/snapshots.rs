@@ -54,6 +54,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,16 +62,21 @@ mod cache;
 mod check;
 mod chunks;
 mod collection;
+mod descent;
 mod error;
 mod files;
+mod fill;
 mod forest;
 mod manifest;
 mod merge;
+mod moving;
 mod objects;
+mod opened;
 mod output;
 mod pack;
 mod pins;
 mod read;
+mod remove;
 mod restore;
 mod take;
 #[cfg(test)]
@@ -87,18 +93,20 @@ pub use error::SnapshotError;
 pub use manifest::{Manifest, PACKS_MAX, PackId};
 pub use merge::Merged;
 pub use pins::Pin;
+pub use remove::remove_tree;
 pub use take::Taken;
 pub use walk::{SKIPPED_MAX, SkipReason, Skipped};
 
 use error::failed;
 use objects::OpenPacks;
 use pins::Pins;
+use rustix::fs::OFlags;
 use tree::Time;
 
 /// The snapshot format that this version writes, and the newest it reads.
 pub const FORMAT: u16 = 1;
-/// Directories within directories, at most.
-pub const DEPTH_MAX: usize = 256;
+/// Directories within directories, at most: about as many as one path can name.
+pub const DEPTH_MAX: usize = 2_000;
 /// Unfinished restores have a name that begins so, beside their destination. One whose process
 /// died stays; the caller may remove it.
 pub const RESTORING: &str = ".restoring-";
@@ -167,7 +175,7 @@ struct Inner {
     folder: PathBuf,
     options: SnapshotOptions,
     /// Locked; the lock goes with it.
-    _format: File,
+    format: File,
     clock: File,
     open: OpenPacks,
     pins: Pins,
@@ -182,6 +190,31 @@ fn pack_path(folder: &Path, pack: PackId) -> PathBuf {
 impl Inner {
     fn pack_path(&self, pack: PackId) -> PathBuf {
         pack_path(&self.folder, pack)
+    }
+
+    /// Whether the folder is still the one that was opened. Where it is not, a missing pack says
+    /// nothing.
+    fn check_in_place(&self) -> Result<(), SnapshotError> {
+        let there = std::fs::symlink_metadata(self.folder.join(FORMAT_FILE));
+        let same = there.and_then(|there| {
+            let ours = self.format.metadata()?;
+            Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        });
+        match same {
+            Ok(true) => Ok(()),
+            _ => Err(SnapshotError::Away {
+                folder: self.folder.clone(),
+            }),
+        }
+    }
+
+    /// A pack, open.
+    fn pack(&self, id: PackId) -> Result<Arc<pack::Pack>, SnapshotError> {
+        let opened = self.open.get(&self.pack_path(id), id);
+        if let Err(SnapshotError::Gone { .. }) = opened {
+            self.check_in_place()?;
+        }
+        opened
     }
 
     /// The time of the file system, now.
@@ -238,15 +271,11 @@ impl SnapshotStore {
         std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
         let format = stamp(folder)?;
         let path = folder.join(CLOCK_FILE);
-        let clock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
+        let clock = files::open_own(&path, OFlags::WRONLY | OFlags::CREATE);
         let inner = Inner {
             folder: folder.to_owned(),
             options,
-            _format: format,
+            format,
             clock: clock.map_err(failed("create", &path))?,
             open: OpenPacks::default(),
             pins: Pins::default(),
@@ -265,12 +294,14 @@ impl SnapshotStore {
     /// not change. When it returns, the bytes are durable, and pinned by the value.
     ///
     /// Processes that write in the directory meanwhile should be stopped: each file is consistent
-    /// in itself, all of them together are not.
+    /// in itself, all of them together are not; and one that changed at each of four readings is
+    /// taken as a fifth one found it, up to the size that it had when that began. What its owner,
+    /// if that is this process's user, made unreadable is made readable meanwhile.
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::Moving`] for a file that changed at each of four readings,
-    /// [`SnapshotError::Exists`] for a pack id that was used, [`SnapshotError::Limit`],
+    /// [`SnapshotError::Unreadable`] for what belongs to others and may not be read,
+    /// [`SnapshotError::Away`], [`SnapshotError::Exists`] for a pack id that was used, [`SnapshotError::Limit`],
     /// [`SnapshotError::Gone`] and [`SnapshotError::Damaged`] when the parent cannot be read,
     /// [`SnapshotError::Full`], [`SnapshotError::Io`]. Then no pack is left, and the cache is as
     /// it was.
@@ -303,6 +334,35 @@ impl SnapshotStore {
     /// As [`restore`](Self::restore).
     pub fn verify(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
         restore::verify(&self.0, manifest)
+    }
+
+    /// Whether `folder` has a store in it.
+    pub fn exists(folder: &Path) -> bool {
+        folder.join(FORMAT_FILE).symlink_metadata().is_ok()
+    }
+
+    /// Whether the store's folder is still the one that was opened.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::Away`].
+    pub fn check_in_place(&self) -> Result<(), SnapshotError> {
+        self.0.check_in_place()
+    }
+
+    /// Sees that every pack of a snapshot is there and whole by its index, which is cheap: what is
+    /// in them is not read.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::Gone`], [`SnapshotError::Away`], [`SnapshotError::Damaged`],
+    /// [`SnapshotError::Newer`], [`SnapshotError::Io`].
+    pub fn probe(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
+        manifest::check_format(manifest.format, "the manifest")?;
+        manifest
+            .packs
+            .iter()
+            .try_for_each(|id| self.0.pack(*id).map(drop))
     }
 
     /// Keeps a snapshot's bytes although its row may be deleted. The row must still be there.
@@ -346,43 +406,11 @@ impl SnapshotStore {
     }
 }
 
-/// Removes a tree as restores make them, where directories may not be writable.
-///
-/// # Errors
-///
-/// The first that happened.
-pub fn remove_tree(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            std::fs::remove_dir_all(path)
-        }
-        other => other,
-    }
-}
-
-/// Makes every directory of a tree writable, without following links.
-fn open_up(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mut open = vec![path.to_owned()];
-    while let Some(folder) = open.pop() {
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        for entry in std::fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                open.push(entry.path());
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Reads or writes the format stamp; gives it locked.
 fn stamp(folder: &Path) -> Result<File, SnapshotError> {
     let path = folder.join(FORMAT_FILE);
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&path).map_err(failed("open", &path))?;
+    let opened = files::open_own(&path, OFlags::RDWR | OFlags::CREATE);
+    let mut file = opened.map_err(failed("open", &path))?;
     file.try_lock().map_err(|e| match e {
         TryLockError::WouldBlock => SnapshotError::InUse {
             folder: folder.to_owned(),

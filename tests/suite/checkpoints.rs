@@ -7,6 +7,7 @@ mod disks;
 mod full;
 mod kit;
 mod older;
+mod refused;
 mod settings;
 mod states;
 mod truth;

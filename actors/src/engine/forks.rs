@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::clones::Copied;
 use super::reads::{here, named, not_found};
 use super::{Answer, Engine};
+use crate::checkpoint::BytesThere;
 use crate::checkpoint::plan::why_named_unusable;
 use crate::code::{Code, Rejection};
 use crate::codec;
@@ -102,8 +103,8 @@ impl Engine {
     ///
     /// # Errors
     /// `event.not_found`, `checkpoint.not_found`, `runtime.checkpoint_expired`,
-    /// `runtime.snapshot_deleted`, `runtime.checkpoint_rejected`, `runtime.no_eligible_runner`;
-    /// those of [`Engine::command`].
+    /// `runtime.snapshot_deleted`, `runtime.checkpoint_rejected`, `runtime.snapshot_unreadable`,
+    /// `runtime.no_eligible_runner`; those of [`Engine::command`].
     pub async fn fork(&self, ask: ForkRequest) -> Result<Answer, Rejection> {
         let child = self.new_session_id();
         let Boundary {
@@ -188,7 +189,16 @@ impl Engine {
         });
         let row = read.await?.ok_or(Code::SnapshotDeleted)?;
         if row.kept.is_some() {
-            return Ok(None);
+            // Better no child than one that cannot begin.
+            let refused = |code, why: String| {
+                let id = c.created.checkpoint_id;
+                Err(Rejection::new(code, format!("{id}: {why}")))
+            };
+            return match self.inner.bytes.probe(&row).await {
+                BytesThere::There => Ok(None),
+                BytesThere::Unusable(why) => refused(Code::CheckpointRejected, why),
+                BytesThere::Unreadable(why) => refused(Code::SnapshotUnreadable, why),
+            };
         }
         let door = &self.inner.door;
         let limit_ms = self.inner.config.clone_s_max.saturating_mul(1_000);

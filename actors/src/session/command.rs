@@ -240,7 +240,12 @@ pub enum SettleCheckpoint {
     /// It was taken.
     Made(Box<NewCheckpoint>),
     /// It was not, which changes nothing about the turn.
-    Failed(String),
+    Failed {
+        /// Why, for people.
+        reason: String,
+        /// Whether the sandbox stays with the runner, attached: no other place has the files.
+        stays: bool,
+    },
 }
 
 /// Events of people.

@@ -109,7 +109,10 @@ fn a_turn_may_end_with_a_checkpoint_in_every_phase_of_its_claim() {
 fn a_snapshot_that_was_not_taken_is_said_and_the_turn_ends_as_it_would() {
     let (mut b, token) = Boxed::running();
     let from = b.state.last_seq;
-    let failed = SettleCheckpoint::Failed("the disk is full".into());
+    let failed = SettleCheckpoint::Failed {
+        reason: "the disk is full".into(),
+        stays: false,
+    };
     b.settle(token, Some(failed)).expect("settle");
     let types = [T::CheckpointFailed, T::SessionStatus, T::RunSettled];
     assert_eq!(b.types_after(from), types);
@@ -124,7 +127,10 @@ fn after_a_turn_that_was_not_kept_the_next_one_is_told_that_its_disk_is_older() 
     b.message("more").expect("message");
     let token = b.claim().expect("claim");
     b.call(token, "ready", json!({})).expect("ready");
-    let failed = SettleCheckpoint::Failed("the disk is full".into());
+    let failed = SettleCheckpoint::Failed {
+        reason: "the disk is full".into(),
+        stays: false,
+    };
     b.settle(token, Some(failed)).expect("settle");
     let plan = |b: &Boxed| match plan(&b.state, b.runner, b.door.clock.wall_ms()) {
         ResumePlan::Checkpoint { id, instead_of, .. } => (id, instead_of),
@@ -138,6 +144,20 @@ fn after_a_turn_that_was_not_kept_the_next_one_is_told_that_its_disk_is_older() 
     b.message("again").expect("message");
     let newer = b.turn("t");
     assert_eq!(plan(&b), (newer, None));
+}
+
+#[test]
+fn a_disk_that_was_not_kept_stays_with_its_runner() {
+    let (mut b, token) = Boxed::running();
+    let runner = b.state.run.as_ref().unwrap().claim.as_ref().unwrap().runner;
+    let failed = SettleCheckpoint::Failed {
+        reason: "the disk is full".into(),
+        stays: true,
+    };
+    b.settle(token, Some(failed)).expect("settle");
+    let attached = b.state.now.attached.expect("attached");
+    assert_eq!((attached.runner, attached.dirty), (runner, true));
+    assert_eq!(attached.began, None);
 }
 
 #[test]

@@ -126,6 +126,7 @@ impl DirProvider {
             dirty: AtomicBool::new(true),
             // What an earlier process ran in it may have left something.
             commands: AtomicU64::new(1),
+            made: true,
             ..self.sandbox(restored, session_id, profile)
         })
     }
@@ -144,6 +145,7 @@ impl DirProvider {
         DirSandbox {
             tools: Arc::clone(&self.tools),
             config: self.tools.config.within(profile),
+            made: restored.base.is_some(),
             place: restored.place,
             snapshots: self.snapshots.clone(),
             session_id: session_id.to_owned(),
@@ -281,6 +283,8 @@ struct DirSandbox {
     /// The snapshot that the folder was made from or last taken as. Locked while one is taken.
     base: Mutex<Option<Base>>,
     root: OnceCell<Arc<Root>>,
+    /// Whether its folder was there from the beginning.
+    made: bool,
     commands: AtomicU64,
     /// Whether a command, a program or a write may have changed the files.
     dirty: AtomicBool,
@@ -290,7 +294,7 @@ struct DirSandbox {
 }
 
 impl DirSandbox {
-    async fn end_commands(&self) {
+    async fn end_all(&self) {
         if self.commands.load(Ordering::SeqCst) > 0 {
             kill_marked(&self.tools.door, &format!("{}.", self.place.name)).await;
         }
@@ -306,11 +310,18 @@ impl DirSandbox {
             };
             // Made already where it was restored.
             if !self.place.folder.exists() {
+                if self.made {
+                    return Err(SandboxError::Gone);
+                }
                 self.place.make().map_err(text)?;
             }
             Root::open(&self.place.work()).map(Arc::new)
         };
-        self.root.get_or_try_init(make).await.cloned()
+        let root = self.root.get_or_try_init(make).await.cloned()?;
+        match root.is_at(&self.place.work()) {
+            true => Ok(root),
+            false => Err(SandboxError::Gone),
+        }
     }
 
     /// Runs blocking work on the files of the sandbox.
@@ -337,9 +348,13 @@ impl Sandbox for DirSandbox {
             let cwd = exec.cwd.clone().unwrap_or_else(|| ".".to_owned());
             self.with_root(move |root| root.folder(&cwd)).await?;
             self.dirty.store(true, Ordering::SeqCst);
-            self.tools
-                .run(&self.config, &self.place, self.next_mark(), &exec)
-                .await
+            let mark = self.next_mark();
+            let ran = self.tools.run(&self.config, &self.place, mark, &exec);
+            match ran.await? {
+                // What cannot be entered fails like a command.
+                output if output.exit_code != Some(0) && self.is_gone() => Err(SandboxError::Gone),
+                output => Ok(output),
+            }
         }
         .boxed()
     }
@@ -410,6 +425,18 @@ impl Sandbox for DirSandbox {
         self.keep(fresh).boxed()
     }
 
+    fn end_commands(&self) -> BoxFuture<'_, ()> {
+        self.end_all().boxed()
+    }
+
+    fn is_gone(&self) -> bool {
+        let work = self.place.work();
+        match self.root.get() {
+            Some(root) => !root.is_at(&work),
+            None => self.made && !work.is_dir(),
+        }
+    }
+
     fn base(&self) -> Option<SnapshotRef> {
         // Locked, it is being kept as another one.
         let base = self.base.try_lock().ok()?;
@@ -437,7 +464,7 @@ impl Sandbox for DirSandbox {
     fn rest(&self) -> BoxFuture<'_, ()> {
         async move {
             if self.attached.load(Ordering::SeqCst) {
-                self.end_commands().await;
+                self.end_all().await;
             } else {
                 self.release().await;
             }
@@ -452,7 +479,7 @@ impl Sandbox for DirSandbox {
             if !first || !made {
                 return;
             }
-            self.end_commands().await;
+            self.end_all().await;
             remove(&self.tools.door, self.place.folder.clone()).await;
         }
         .boxed()

@@ -160,27 +160,8 @@ pub async fn remove(door: &Door, place: PathBuf) {
 }
 
 fn remove_now(place: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(place) {
+    match longhaul_storage::snapshots::remove_tree(place) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            open_up(place);
-            std::fs::remove_dir_all(place)
-        }
         other => other,
-    }
-}
-
-/// Makes every folder writable again, so that its names can be removed. Links are not followed.
-fn open_up(folder: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    let mut stack = vec![folder.to_path_buf()];
-    while let Some(folder) = stack.pop() {
-        let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700));
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        stack.extend(
-            entries
-                .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-                .map(|e| e.path()),
-        );
     }
 }

@@ -32,6 +32,13 @@ impl Root {
             .map_err(|e| SandboxError::io(format!("cannot open {}", path.display()), &e.into()))
     }
 
+    /// Whether the folder at `path` is still this one.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let there = rustix::fs::lstat(path);
+        let ours = rustix::fs::fstat(&self.0);
+        matches!((there, ours), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+
     /// Reads a whole regular file.
     ///
     /// # Errors

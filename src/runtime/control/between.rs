@@ -74,7 +74,9 @@ impl Runtime {
                     continue;
                 };
                 if let Err(why) = self.rest(session).await {
-                    tracing::warn!(%session, %why, "an idle sandbox stays attached");
+                    let now = control.door.clock.mono();
+                    let again_s = control.attached.put_off(&id, now).as_secs();
+                    tracing::warn!(%session, %why, again_s, "an idle sandbox stays attached");
                 }
             }
         }

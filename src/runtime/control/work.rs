@@ -111,7 +111,13 @@ impl Work {
     async fn disk(&self, begun: &Begun) -> Result<Disk, Rejection> {
         let id = self.session.to_string();
         if let Some(disk) = self.control.attached.find(&id) {
-            return Ok(disk);
+            if !disk.sandbox.is_gone() {
+                return Ok(disk);
+            }
+            // Let go of: the next operation makes one from the newest snapshot.
+            self.control.attached.take(&id);
+            disk.sandbox.release().await;
+            return Err(SandboxError::Gone.into());
         }
         if matches!(begun.plan, ResumePlan::Attached { .. }) {
             // Lost with its actor: the next operation makes one from the newest snapshot.

@@ -1,13 +1,13 @@
 //! Deletion: whole packs first, then dead ranges of packs that are still needed in part.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 
 use super::error::{SnapshotError, failed};
+use super::files;
 use super::manifest::{Manifest, PackId};
 use super::objects::{Marks, Objects};
 use super::pack::Pack;
@@ -80,6 +80,8 @@ pub struct Reclaimed {
 
 impl Collection {
     pub(super) fn open(inner: &Arc<Inner>) -> Result<Self, SnapshotError> {
+        // A folder that is away has no packs, and its rows do.
+        inner.check_in_place()?;
         inner.pins.open_collection();
         // Dropped on an error: closes it again.
         let mut collection = Self {
@@ -188,7 +190,7 @@ impl Collection {
             return Ok(());
         }
         let path = self.inner.pack_path(pack.id);
-        let opened = File::options().read(true).write(true).open(&path);
+        let opened = files::open_own(&path, OFlags::RDWR);
         let file = opened.map_err(failed("open", &path))?;
         for (start, end) in ranges {
             match rustix::fs::seek(&file, SeekFrom::Data(start)) {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::manifest::PackId;
 
 /// Why a snapshot was not taken, restored or collected.
@@ -44,11 +46,20 @@ pub enum SnapshotError {
         /// How much is allowed.
         max: u64,
     },
-    /// A file changed each time that it was read.
-    #[error("{} does not hold still", path.display())]
-    Moving {
-        /// The file, relative to the tree.
+    /// An entry of the tree belongs to somebody else, and may not be read.
+    #[error("{} may not be read: {source}", path.display())]
+    Unreadable {
+        /// The entry, relative to the tree.
         path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The store's folder is not the one that was opened: its disk is not mounted, say. Nothing is
+    /// known of what is in it.
+    #[error("the folder of snapshots, {}, is not there: is its disk mounted?", folder.display())]
+    Away {
+        /// The folder.
+        folder: PathBuf,
     },
     /// What was to be made is there: the destination of a restore, or a pack of that id.
     #[error("{} exists", path.display())]
@@ -79,9 +90,33 @@ impl SnapshotError {
         Self::Damaged { what: what.into() }
     }
 
-    /// Whether the system said that the path does not exist.
+    /// Whether the system said that the path does not exist, or not as a directory.
     pub(super) fn is_missing(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        let number = source.raw_os_error().map(Errno::from_raw_os_error);
+        number.is_some_and(is_elsewhere)
+    }
+}
+
+/// Whether a name is not what it was when its directory was listed: removed, or another kind of
+/// entry.
+pub(super) fn is_elsewhere(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::INVAL
+    )
+}
+
+/// As [`failed`], for an entry of the tree that a snapshot is taken of.
+pub(super) fn in_tree(op: &'static str, path: PathBuf) -> impl FnOnce(Errno) -> SnapshotError {
+    move |e| match e {
+        Errno::ACCESS | Errno::PERM => SnapshotError::Unreadable {
+            path,
+            source: e.into(),
+        },
+        other => failed(op, &path)(other),
     }
 }
 

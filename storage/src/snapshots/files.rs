@@ -1,7 +1,8 @@
 //! Files by descriptor: nothing here follows a symbolic link or resolves more than one name.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
@@ -20,6 +21,7 @@ pub(super) struct Stat {
     /// With the type.
     pub(super) mode: u16,
     pub(super) links: u32,
+    pub(super) uid: u32,
     /// Bytes on the disk.
     pub(super) allocated: u64,
     pub(super) mtime: Time,
@@ -54,6 +56,7 @@ fn statx(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Stat, Errno
         size: x.stx_size,
         mode: x.stx_mode,
         links: x.stx_nlink,
+        uid: x.stx_uid,
         allocated: x.stx_blocks.saturating_mul(512),
         mtime: time(x.stx_mtime),
         ctime: time(x.stx_ctime),
@@ -120,6 +123,44 @@ pub(super) fn set_link_mtime(dir: impl AsFd, name: &[u8], mtime: Time) -> Result
 
 pub(super) fn set_mode(file: impl AsFd, mode: u16) -> Result<(), Errno> {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode.into()))
+}
+
+/// Names an entry, or what it is, without reading it or following a link.
+pub(super) fn place(dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+/// Sets the mode of exactly what [`place`] named: a change by name would follow a link that took
+/// the name meanwhile.
+pub(super) fn set_place_mode(place: &OwnedFd, mode: u16) -> Result<(), Errno> {
+    let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode.into()))
+}
+
+/// Whether it belongs to the user of this process, who may then set its mode.
+pub(super) fn is_ours(stat: &Stat) -> bool {
+    stat.uid == rustix::process::geteuid().as_raw()
+}
+
+/// A file of the store. What is no regular file is an error, and not waited for: the name may have
+/// been given to a FIFO.
+pub(super) fn open_own(path: &Path, extra: OFlags) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags | extra, Mode::from_raw_mode(0o644));
+    let file = File::from(fd.map_err(|e| match e {
+        // A link; a socket, or a FIFO that is opened for writing.
+        Errno::LOOP | Errno::NXIO => no_file(),
+        other => other.into(),
+    })?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(no_file()),
+    }
+}
+
+fn no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")
 }
 
 /// What the clock of the file system of `file` says, by touching it.

@@ -99,9 +99,7 @@ impl Objects {
     /// The objects in the packs of these snapshots.
     pub(super) fn of(inner: &Inner, manifests: &[&Manifest]) -> Result<Self, SnapshotError> {
         let ids: BTreeSet<PackId> = manifests.iter().flat_map(|m| &m.packs).copied().collect();
-        let packs = ids
-            .into_iter()
-            .map(|id| inner.open.get(&inner.pack_path(id), id));
+        let packs = ids.into_iter().map(|id| inner.pack(id));
         Ok(Self::in_packs(packs.collect::<Result<_, _>>()?))
     }
 

@@ -17,9 +17,12 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use zstd::bulk::Decompressor;
 
 use super::error::{SnapshotError, failed};
+use super::files;
 use super::manifest::{PackId, check_format};
 use super::wire::{Cut, Reader};
 use super::{Id, OBJECT_BYTES_MAX};
@@ -114,7 +117,7 @@ impl Scratch {
 impl Pack {
     /// Opens a pack and checks its index; the objects are checked when they are read.
     pub(super) fn open(id: PackId, path: &Path) -> Result<Self, SnapshotError> {
-        let file = File::open(path).map_err(|e| match e.kind() {
+        let file = files::open_own(path, OFlags::RDONLY).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => SnapshotError::Gone {
                 pack: id,
                 what: "the file",

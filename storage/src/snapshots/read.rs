@@ -2,23 +2,26 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::Id;
 use super::chunks::{self, Encoder, SEGMENT_BYTES};
-use super::error::{SnapshotError, failed};
+use super::descent::Finder;
+use super::error::{SnapshotError, failed, in_tree, is_elsewhere};
 use super::files::{self, Stat};
+use super::moving::{self, Content};
 use super::tree::Piece;
-use super::walk::{Walked, What};
+use super::walk::{At, Walked, What};
 use super::writer::PackWriter;
 
-/// How often a file that changes is read before it is given up.
+/// How often a file that changes is read before it is taken as it is.
 const ROUNDS: usize = 4;
 /// Fewer files than this are read by one thread.
 const FILES_FOR_THREADS: usize = 4;
@@ -61,6 +64,27 @@ impl<'a> Sink<'a> {
         Ok(id)
     }
 
+    /// Stores a range of a file that begins at `offset`, in pieces.
+    pub(super) fn cut(
+        &self,
+        bytes: &[u8],
+        mut offset: u64,
+        file_bytes: u64,
+        encoder: &mut Encoder,
+    ) -> Result<Vec<Piece>, SnapshotError> {
+        let mut pieces = Vec::new();
+        let mut rest = bytes;
+        for len in chunks::cut(rest, file_bytes) {
+            let (chunk, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+            rest = after;
+            let id = self.put(chunk, encoder)?;
+            let len = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+            pieces.push(Piece { offset, len, id });
+            offset += u64::from(len);
+        }
+        Ok(pieces)
+    }
+
     /// The new objects, and the pack with them.
     pub(super) fn into_parts(self) -> (HashSet<Id>, PackWriter<'a>) {
         let fresh = self.fresh.into_inner();
@@ -71,9 +95,6 @@ impl<'a> Sink<'a> {
         )
     }
 }
-
-/// Which file: directory and entry.
-pub(super) type At = (usize, usize);
 
 /// One segment of one file.
 struct Job {
@@ -88,15 +109,16 @@ enum Outcome {
     Moved,
 }
 
-/// Reads these files; what they hold afterwards, and as what they were seen. A file that was
-/// removed meanwhile is not in it.
+/// Reads these files; what they hold afterwards, and as what they were seen. What was removed
+/// meanwhile is not in it. One that changes at each of the readings is taken as the last one
+/// found it: programs that write are no reason to have no snapshot.
 pub(super) fn read(
     walked: &Walked,
     mut pending: Vec<(At, Stat)>,
     sink: &Sink<'_>,
     threads: usize,
     level: i32,
-) -> Result<BTreeMap<At, (Stat, Vec<Piece>)>, SnapshotError> {
+) -> Result<BTreeMap<At, Content>, SnapshotError> {
     let mut done = BTreeMap::new();
     for _ in 0..ROUNDS {
         let threads = if pending.len() < FILES_FOR_THREADS && !pending.iter().any(is_long) {
@@ -121,10 +143,16 @@ pub(super) fn read(
         let mut again = Vec::new();
         for (at, stat) in pending {
             if moved.contains(&at) {
-                again.extend(look_again(walked, at)?.map(|stat| (at, stat)));
+                match moving::look_again(walked, at)? {
+                    None => {}
+                    Some(Content::Changed(other)) => {
+                        done.insert(at, Content::Changed(other));
+                    }
+                    Some(Content::File { stat, .. }) => again.push((at, stat)),
+                }
             } else if let Some(mut pieces) = pieces.remove(&at) {
                 pieces.sort_unstable_by_key(|piece| piece.offset);
-                done.insert(at, (stat, pieces));
+                done.insert(at, Content::file(stat, pieces, true));
             }
         }
         pending = again;
@@ -132,35 +160,23 @@ pub(super) fn read(
             return Ok(done);
         }
     }
-    let (dir, entry) = pending.first().map(|p| p.0).unwrap_or_default();
-    Err(SnapshotError::Moving {
-        path: walked.path(dir, name(walked, (dir, entry))),
-    })
+    let mut reader = moving::Reader::new(walked, sink, level)?;
+    for (at, _) in pending {
+        if let Some(content) = reader.read(at)? {
+            done.insert(at, content);
+        }
+    }
+    Ok(done)
 }
 
 fn is_long((_, stat): &(At, Stat)) -> bool {
     stat.size > SEGMENT_BYTES
 }
 
-fn name(walked: &Walked, (dir, entry): At) -> &[u8] {
+pub(super) fn name(walked: &Walked, (dir, entry): At) -> &[u8] {
     let dir = walked.dirs.get(dir);
     dir.and_then(|d| d.entries.get(entry))
         .map_or(b"", |e| &e.name)
-}
-
-/// A file that moved, as it is now; `None` when it was removed.
-fn look_again(walked: &Walked, at: At) -> Result<Option<Stat>, SnapshotError> {
-    let path = walked.path(at.0, name(walked, at));
-    let dir = match walked.open_dir(at.0) {
-        Err(error) if error.is_missing() => return Ok(None),
-        other => other?,
-    };
-    match files::stat_at(dir, name(walked, at)) {
-        Err(Errno::NOENT) => Ok(None),
-        Err(e) => Err(failed("stat", &path)(e)),
-        Ok(stat) if stat.kind() != FileType::RegularFile => Err(SnapshotError::Moving { path }),
-        Ok(stat) => Ok(Some(stat)),
-    }
 }
 
 /// Cuts the files into jobs, in the order of the walk. Of long files only data is read, so that a
@@ -192,14 +208,19 @@ fn plan(walked: &Walked, pending: &[(At, Stat)]) -> Result<Vec<Job>, SnapshotErr
 }
 
 /// The data in a part of a file.
-fn ranges(file: &OwnedFd, stat: &Stat, from: u64, to: u64) -> Result<Vec<(u64, u64)>, Errno> {
+pub(super) fn ranges(
+    file: impl AsFd,
+    stat: &Stat,
+    from: u64,
+    to: u64,
+) -> Result<Vec<(u64, u64)>, Errno> {
     if stat.size <= SPARSE_BYTES_MIN || stat.allocated >= stat.size {
         return Ok(vec![(from, to)]);
     }
     let mut ranges = Vec::new();
     let mut at = from;
     while at < to {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(e) => return Err(e),
@@ -207,7 +228,7 @@ fn ranges(file: &OwnedFd, stat: &Stat, from: u64, to: u64) -> Result<Vec<(u64, u
         if start >= to {
             break;
         }
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(to);
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.min(to);
         if ranges.len() >= RANGES_MAX {
             ranges.push((start, to));
             break;
@@ -230,12 +251,13 @@ fn run(
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let work = || -> Result<Vec<(usize, Outcome)>, SnapshotError> {
+        let root = walked.root.try_clone();
         let mut worker = Worker {
             walked,
             sink,
             encoder: Encoder::new(level)?,
             buffer: Vec::new(),
-            dir: None,
+            finder: Finder::new(root.map_err(failed("open", Path::new(".")))?),
         };
         let mut outcomes = Vec::new();
         while !stop.load(Ordering::Relaxed) {
@@ -256,20 +278,27 @@ fn run(
 }
 
 /// Opens a file whose directory may be open; `None` when it is not there.
-fn open(walked: &Walked, dir: Option<&OwnedFd>, at: At) -> Result<Option<OwnedFd>, SnapshotError> {
+pub(super) fn open(
+    walked: &Walked,
+    dir: Option<&OwnedFd>,
+    at: At,
+) -> Result<Option<OwnedFd>, SnapshotError> {
     let opened;
     let dir = match dir {
         Some(dir) => dir,
-        None => {
-            opened = walked.open_dir(at.0)?;
-            &opened
-        }
+        None => match walked.open_dir(at.0) {
+            Err(error) if error.is_missing() => return Ok(None),
+            other => {
+                opened = other?;
+                &opened
+            }
+        },
     };
     match files::open_file(dir, name(walked, at)) {
         Ok(file) => Ok(Some(file)),
         // Removed, or a link, or a socket by now.
         Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),
-        Err(e) => Err(failed("open", &walked.path(at.0, name(walked, at)))(e)),
+        Err(e) => Err(in_tree("open", walked.path(at.0, name(walked, at)))(e)),
     }
 }
 
@@ -278,24 +307,18 @@ struct Worker<'a, 's> {
     sink: &'a Sink<'s>,
     encoder: Encoder,
     buffer: Vec<u8>,
-    /// The directory of the file before.
-    dir: Option<(usize, OwnedFd)>,
+    finder: Finder,
 }
 
 impl Worker<'_, '_> {
     fn read(&mut self, job: &Job, expected: &Stat) -> Result<Outcome, SnapshotError> {
-        if self
-            .dir
-            .as_ref()
-            .is_none_or(|(index, _)| *index != job.at.0)
-        {
-            let dir = match self.walked.open_dir(job.at.0) {
-                Err(error) if error.is_missing() => return Ok(Outcome::Moved),
-                other => other?,
-            };
-            self.dir = Some((job.at.0, dir));
-        }
-        let dir = self.dir.as_ref().map(|(_, fd)| fd);
+        let dir = self.finder.find(job.at.0, |dir| self.walked.about(dir));
+        let dir = match dir {
+            Err(e) if is_elsewhere(e) => return Ok(Outcome::Moved),
+            Err(e) => return Err(in_tree("open", self.walked.path(job.at.0, b""))(e)),
+            Ok(dir) => dir,
+        };
+        let dir = Some(&*dir);
         let Some(fd) = open(self.walked, dir, job.at)? else {
             return Ok(Outcome::Moved);
         };
@@ -318,16 +341,10 @@ impl Worker<'_, '_> {
                 }
                 other => other.map_err(|e| failed("read", &path())(e))?,
             }
-            let mut offset = start;
-            let mut rest = self.buffer.as_slice();
-            for len in chunks::cut(rest, expected.size) {
-                let (chunk, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
-                rest = after;
-                let id = self.sink.put(chunk, &mut self.encoder)?;
-                let len = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-                pieces.push(Piece { offset, len, id });
-                offset += u64::from(len);
-            }
+            let cut = self
+                .sink
+                .cut(&self.buffer, start, expected.size, &mut self.encoder);
+            pieces.extend(cut?);
         }
         let after = files::stat(&file).map_err(|e| failed("stat", &path())(e))?;
         Ok(if after.is_same_file_state(expected) {

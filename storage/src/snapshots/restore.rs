@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode, RenameFlags};
 use rustix::io::Errno;
 
 use super::cache::{Known, StatCache};
+use super::descent::{Descent, Finder};
 use super::error::{SnapshotError, failed};
 use super::files::{self, Stat};
 use super::forest::{self, Planted};
@@ -176,54 +177,58 @@ impl Restore<'_> {
     }
 
     /// Goes through all directories: makes them, or gives them their modes and times when all that
-    /// is below them is done. Holds one descriptor for each level.
+    /// is below them is done.
     fn each_dir(&self, make: bool) -> Result<(), SnapshotError> {
-        let mut open: Vec<(usize, OwnedFd)> = Vec::new();
-        for (index, dir) in self.dirs.iter().enumerate() {
+        let root = self.root.try_clone().map_err(self.io("open"))?;
+        let mut descent = Descent::new(root);
+        // The topmost directory, and those that the descent is in.
+        let mut open: Vec<&Planted> = Vec::new();
+        for dir in self.dirs {
             while open.len() > dir.depth {
-                self.leave(open.pop(), make)?;
+                self.leave(&mut descent, open.pop(), make)?;
             }
-            let fd = match open.last() {
-                None => self.root.try_clone().map_err(self.io("open"))?,
-                Some((_, above)) => {
-                    if make {
-                        let made = rustix::fs::mkdirat(above, &*dir.name, Mode::RWXU);
-                        made.map_err(self.io("create a directory in"))?;
-                    }
-                    files::open_dir(above, &dir.name).map_err(self.io("open a directory in"))?
+            if !open.is_empty() {
+                let above = descent.here().map_err(self.io("open a directory in"))?;
+                if make {
+                    let made = rustix::fs::mkdirat(&above, &*dir.name, Mode::RWXU);
+                    made.map_err(self.io("create a directory in"))?;
                 }
-            };
-            open.push((index, fd));
+                let fd = files::open_dir(&above, &dir.name);
+                let entered = fd.and_then(|fd| descent.enter(&dir.name, fd));
+                entered.map_err(self.io("open a directory in"))?;
+            }
+            open.push(dir);
         }
         while let Some(last) = open.pop() {
-            self.leave(Some(last), make)?;
+            self.leave(&mut descent, Some(last), make)?;
         }
         Ok(())
     }
 
-    fn leave(&self, dir: Option<(usize, OwnedFd)>, make: bool) -> Result<(), SnapshotError> {
-        let Some((index, fd)) = dir.filter(|_| !make) else {
-            return Ok(());
-        };
-        let Some(dir) = self.dirs.get(index) else {
-            return Ok(());
-        };
-        files::set_mode(&fd, dir.tree.mode).map_err(self.io("set a mode in"))?;
-        files::set_mtime(&fd, dir.tree.mtime).map_err(self.io("set a time in"))
+    fn leave(
+        &self,
+        descent: &mut Descent,
+        dir: Option<&Planted>,
+        make: bool,
+    ) -> Result<(), SnapshotError> {
+        if let Some(dir) = dir.filter(|_| !make) {
+            let fd = descent.here().map_err(self.io("open a directory in"))?;
+            files::set_mode(&fd, dir.tree.mode).map_err(self.io("set a mode in"))?;
+            files::set_mtime(&fd, dir.tree.mtime).map_err(self.io("set a time in"))?;
+        }
+        descent.leave();
+        Ok(())
     }
 
-    fn open_dir(&self, index: usize) -> Result<OwnedFd, SnapshotError> {
-        let mut names = Vec::new();
-        let mut at = index;
-        while let Some(dir) = self.dirs.get(at).filter(|dir| dir.parent != at) {
-            names.push(&dir.name);
-            at = dir.parent;
-        }
-        let mut fd = self.root.try_clone().map_err(self.io("open"))?;
-        for name in names.iter().rev() {
-            fd = files::open_dir(&fd, name).map_err(self.io("open a directory in"))?;
-        }
-        Ok(fd)
+    fn finder(&self) -> Result<Finder, SnapshotError> {
+        let root = self.root.try_clone().map_err(self.io("open"))?;
+        Ok(Finder::new(root))
+    }
+
+    fn find(&self, finder: &mut Finder, dir: usize) -> Result<Arc<OwnedFd>, SnapshotError> {
+        let about = |dir: usize| self.dirs.get(dir).map(|dir| (dir.parent, &*dir.name));
+        let found = finder.find(dir, about);
+        found.map_err(self.io("open a directory in"))
     }
 
     fn jobs(&self) -> Vec<Job> {
@@ -254,13 +259,13 @@ impl Restore<'_> {
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
         let work = || {
-            let mut scratch = Scratch::new()?;
+            let (mut scratch, mut finder) = (Scratch::new()?, self.finder()?);
             let mut made = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) else {
                     break;
                 };
-                let done = self.job(job, &mut scratch, &mut made);
+                let done = self.job(job, &mut scratch, &mut finder, &mut made);
                 if done.is_err() {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -275,6 +280,7 @@ impl Restore<'_> {
         &self,
         job: &Job,
         scratch: &mut Scratch,
+        finder: &mut Finder,
         made: &mut Vec<Known>,
     ) -> Result<(), SnapshotError> {
         let Some(dir) = self.dirs.get(job.dir) else {
@@ -287,7 +293,7 @@ impl Restore<'_> {
                 continue;
             }
             if fd.is_none() {
-                fd = Some(self.open_dir(job.dir)?);
+                fd = Some(self.find(finder, job.dir)?);
             }
             let Some(fd) = &fd else { continue };
             match &entry.node {
@@ -358,6 +364,7 @@ impl Restore<'_> {
         if self.groups.is_empty() {
             return Ok(Vec::new());
         }
+        let (mut from, mut to) = (self.finder()?, self.finder()?);
         for (d, dir) in self.dirs.iter().enumerate() {
             for (e, entry) in dir.tree.entries.iter().enumerate() {
                 let Node::File(file) = &entry.node else {
@@ -366,7 +373,8 @@ impl Restore<'_> {
                 let Some(first) = self.first_of(file).filter(|first| *first != (d, e)) else {
                     continue;
                 };
-                let stat = self.link(first, d, entry)?;
+                let dirs = (self.find(&mut from, first.0)?, self.find(&mut to, d)?);
+                let stat = self.link(first, dirs, entry)?;
                 if file.size > 0 {
                     again.insert(first, (stat, Arc::clone(&file.pieces)));
                 }
@@ -378,14 +386,12 @@ impl Restore<'_> {
     fn link(
         &self,
         (first_dir, first_entry): (usize, usize),
-        dir: usize,
+        (from, to): (Arc<OwnedFd>, Arc<OwnedFd>),
         entry: &Entry,
     ) -> Result<Stat, SnapshotError> {
         let first = self.dirs.get(first_dir);
         let first = first.and_then(|d| d.tree.entries.get(first_entry));
         let first = first.ok_or_else(|| SnapshotError::damaged("a link to nothing"))?;
-        let from = self.open_dir(first_dir)?;
-        let to = self.open_dir(dir)?;
         let made = rustix::fs::linkat(
             from.as_fd(),
             &*first.name,

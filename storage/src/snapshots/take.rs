@@ -1,18 +1,18 @@
 //! Taking a snapshot of a working directory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::cache::{Known, StatCache};
+use super::cache::StatCache;
 use super::chunks::{Encoder, LEVEL_FIRST, LEVEL_LATER};
 use super::error::SnapshotError;
-use super::files::Stat;
+use super::fill;
 use super::manifest::{Manifest, PACKS_MAX, PackId};
 use super::objects::{Marks, Objects};
 use super::pins::{Pin, Pins};
-use super::read::{self, Sink};
-use super::tree::{Entry, FileNode, Node, Piece, Tree};
+use super::read::Sink;
+use super::tree::{Entry, Node, Tree};
 use super::walk::{self, Found, Skipped, Walked, WalkedDir, What};
 use super::writer::PackWriter;
 use super::{FORMAT, Id, Inner, OBJECT_BYTES_MAX};
@@ -78,9 +78,11 @@ pub(super) fn take(
         LEVEL_FIRST
     };
     let sink = Sink::new(known, PackWriter::new(inner, pack));
-    let files = fill(inner, &mut walked, &sink, cache, level)?;
+    let files = fill::fill(inner, &mut walked, &sink, cache, level)?;
     let logical_bytes = check_bytes(&walked, inner.options.bytes_max)?;
     let (entries, skipped, skipped_count) = (walked.entries, walked.skipped, walked.skipped_count);
+    // All is read: what was made readable for it gets its mode back.
+    drop(walked.opened);
     let built = build(walked.dirs, &sink, level)?;
     let (fresh, writer) = sink.into_parts();
 
@@ -119,128 +121,6 @@ pub(super) fn take(
         skipped_count,
         unchanged: false,
     })
-}
-
-/// Gives every file its pieces: from the cache, or by reading it. Files for the cache come back.
-fn fill(
-    inner: &Inner,
-    walked: &mut Walked,
-    sink: &Sink<'_>,
-    cache: &StatCache,
-    level: i32,
-) -> Result<Vec<Known>, SnapshotError> {
-    let no_pieces: Arc<[Piece]> = Arc::new([]);
-    for found in first_names(&mut walked.dirs) {
-        let known = cache
-            .get(&found.stat)
-            .filter(|pieces| pieces.iter().all(|p| sink.known.contains(&p.id)));
-        if found.stat.size == 0 {
-            found.node = Some(node(&found.stat, Arc::clone(&no_pieces)));
-        } else if let Some(pieces) = known {
-            found.node = Some(node(&found.stat, Arc::clone(pieces)));
-        }
-    }
-    let unread = read::unread(walked);
-    if !unread.is_empty() {
-        let threads = inner.options.threads();
-        let mut contents = read::read(walked, unread, sink, threads, level)?;
-        for (d, dir) in walked.dirs.iter_mut().enumerate() {
-            for (e, entry) in dir.entries.iter_mut().enumerate() {
-                let What::File(found) = &mut entry.what else {
-                    continue;
-                };
-                if found.node.is_some() || found.same_as.is_some() {
-                    continue;
-                }
-                match contents.remove(&(d, e)) {
-                    Some((stat, pieces)) => {
-                        found.stat = stat;
-                        found.node = Some(node(&stat, pieces.into()));
-                    }
-                    None => {
-                        entry.what = What::Gone;
-                        walked.entries -= 1;
-                    }
-                }
-            }
-        }
-    }
-    name_groups(walked);
-    let files = first_names(&mut walked.dirs);
-    Ok(files
-        .filter_map(|found| {
-            let node = found.node.as_ref()?;
-            (node.size > 0).then(|| (found.stat, Arc::clone(&node.pieces)))
-        })
-        .collect())
-}
-
-fn first_names(dirs: &mut [WalkedDir]) -> impl Iterator<Item = &mut Found> {
-    let entries = dirs.iter_mut().flat_map(|dir| &mut dir.entries);
-    entries.filter_map(|entry| match &mut entry.what {
-        What::File(found) if found.same_as.is_none() => Some(found),
-        _ => None,
-    })
-}
-
-fn node(stat: &Stat, pieces: Arc<[Piece]>) -> FileNode {
-    FileNode {
-        mode: stat.permissions(),
-        mtime: stat.mtime,
-        size: stat.size,
-        link: None,
-        pieces,
-    }
-}
-
-/// Makes the names of one file a group, called after the first of them.
-fn name_groups(walked: &mut Walked) {
-    let mut groups: HashMap<read::At, Option<FileNode>> = HashMap::new();
-    for dir in &walked.dirs {
-        for entry in &dir.entries {
-            if let What::File(found) = &entry.what
-                && let Some(first) = found.same_as
-            {
-                groups.insert(first, None);
-            }
-        }
-    }
-    if groups.is_empty() {
-        return;
-    }
-    for (at, group) in &mut groups {
-        let Some(entry) = walked.dirs.get(at.0).and_then(|d| d.entries.get(at.1)) else {
-            continue;
-        };
-        let What::File(Found {
-            node: Some(node), ..
-        }) = &entry.what
-        else {
-            continue;
-        };
-        let path = walked.path(at.0, &entry.name);
-        let digest = blake3::hash(path.as_os_str().as_encoded_bytes());
-        let mut node = node.clone();
-        node.link = digest.as_bytes().first_chunk().copied();
-        *group = Some(node);
-    }
-    for (d, dir) in walked.dirs.iter_mut().enumerate() {
-        for (e, entry) in dir.entries.iter_mut().enumerate() {
-            let What::File(found) = &mut entry.what else {
-                continue;
-            };
-            let first = found.same_as.unwrap_or((d, e));
-            match groups.get(&first) {
-                Some(Some(node)) => found.node = Some(node.clone()),
-                Some(None) => {
-                    // The first name was removed while it was read: so, to us, was this one.
-                    entry.what = What::Gone;
-                    walked.entries -= 1;
-                }
-                None => {}
-            }
-        }
-    }
 }
 
 fn check_bytes(walked: &Walked, max: u64) -> Result<u64, SnapshotError> {

@@ -5,4 +5,7 @@ mod format;
 mod history;
 mod hostile;
 mod kit;
+mod moving;
+mod rights;
+mod store;
 mod trees;

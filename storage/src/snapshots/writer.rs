@@ -33,6 +33,8 @@ impl<'a> PackWriter<'a> {
 
     fn open(&mut self) -> Result<&mut Output, SnapshotError> {
         if self.open.is_none() {
+            // Where its disk should be mounted there may be a folder, too.
+            self.inner.check_in_place()?;
             let path = self.inner.pack_path(self.pack);
             if path.symlink_metadata().is_ok() {
                 return Err(SnapshotError::Exists { path });

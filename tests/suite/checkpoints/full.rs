@@ -98,7 +98,9 @@ async fn fill(folder: &Path) {
     assert!(checkpoints(&server, &session).await.is_empty());
 
     std::fs::remove_file(&ballast).unwrap();
-    turn(&server, &session, "echo again > f").await;
-    assert_eq!(checkpoints(&server, &session).await.len(), 1);
+    // The disk of that turn stayed: it is kept before the next one changes it, and after.
+    let again = "echo again > f; wc -c < new";
+    assert_eq!(turn(&server, &session, again).await, "300000\n");
+    assert_eq!(checkpoints(&server, &session).await.len(), 2);
     server.process.stop().await.unwrap();
 }

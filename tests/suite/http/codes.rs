@@ -52,6 +52,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "runtime.snapshot_unreadable",
         "checkpoints/truth.rs: needs packs that cannot be read",
     ),
+    ("snapshot.refused", "checkpoints/refused.rs: deep trees"),
+    ("sandbox.gone", "checkpoints/refused.rs: no folder"),
     (
         "runtime.snapshot_deleted",
         "checkpoints/disks.rs: needs a snapshot that was deleted",

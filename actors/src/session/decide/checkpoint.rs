@@ -14,6 +14,7 @@ use crate::session::command::{Kept, NewCheckpoint, PinCheckpoint, SettleCheckpoi
 use crate::session::decision::{Decision, Reply, RowOp, SnapshotRow};
 use crate::session::event::{Cause, EventType, RunRef};
 use crate::session::facts::Facts;
+use crate::session::operation::Attached;
 use crate::session::payload::{
     Body, CheckpointCreated, CheckpointDeleted, CheckpointExpired, CheckpointFailed,
     CheckpointKind, CheckpointPinned, CheckpointRejected, DeletedWhat, ResumeFrom, SnapshotRef,
@@ -183,8 +184,16 @@ pub(super) fn at_settlement(
 ) -> Option<EventId> {
     let new = match checkpoint {
         SettleCheckpoint::Made(new) => new,
-        SettleCheckpoint::Failed(reason) => {
+        SettleCheckpoint::Failed { reason, stays } => {
             failed(draft, CheckpointKind::Settle, reason);
+            let claim = draft.state().run.as_ref().and_then(|r| r.claim.as_ref());
+            if let Some(runner) = claim.map(|c| c.runner).filter(|_| *stays) {
+                draft.row(RowOp::Attached(Some(Attached {
+                    runner,
+                    dirty: true,
+                    began: None,
+                })));
+            }
             return None;
         }
     };

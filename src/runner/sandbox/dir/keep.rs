@@ -82,6 +82,7 @@ impl From<VaultError> for SandboxError {
         match e {
             VaultError::Unusable(why) => Self::SnapshotUnusable(why),
             VaultError::Unreadable(why) => Self::SnapshotUnreadable(why),
+            VaultError::Refused(why) => Self::SnapshotRefused(why),
             VaultError::Full(why) => Self::Full(why),
             VaultError::Failed(why) => Self::Failed(why),
         }

@@ -8,7 +8,7 @@ use super::format::chunk;
 use super::kit::{Place, bytes, look, refused, text};
 use crate::snapshots::pack::{self, Codec, Slot};
 use crate::snapshots::tree::{Entry, FileNode, Node, Piece, Time, Tree};
-use crate::snapshots::{Id, Manifest, PackId, SnapshotError, StatCache};
+use crate::snapshots::{DEPTH_MAX, Id, Manifest, PackId, SnapshotError, StatCache};
 
 fn id(bytes: &[u8]) -> Id {
     *blake3::hash(bytes).as_bytes()
@@ -248,14 +248,14 @@ fn a_tree_that_doubles_at_each_level_is_stopped() {
         assert!(expected, "{error}");
     }
     let mut chain = vec![tree(vec![])];
-    for _ in 0..300 {
+    for _ in 0..=DEPTH_MAX {
         let below = id(chain.last().unwrap());
         chain.push(tree(vec![(b"a", Node::Dir(below))]));
     }
-    let manifest = forge(&mut place, &chain, 300, 0);
+    let manifest = forge(&mut place, &chain, DEPTH_MAX as u64 + 1, 0);
     let error = refused(&mut place, &manifest);
     assert!(
-        matches!(error, SnapshotError::Limit { max: 256, .. }),
+        matches!(error, SnapshotError::Limit { max: 2_000, .. }),
         "{error}"
     );
 }

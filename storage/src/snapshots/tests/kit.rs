@@ -124,6 +124,13 @@ pub(super) struct Seen {
     same_as: Option<PathBuf>,
 }
 
+impl Seen {
+    /// Digest of the content, or the target.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 pub(super) type Look = BTreeMap<PathBuf, Seen>;
 
 /// Reads a tree by other means than the product does.
