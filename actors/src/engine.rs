@@ -8,6 +8,7 @@ pub(crate) mod clones;
 pub mod config;
 pub(crate) mod directory;
 pub(crate) mod drain;
+pub mod family;
 pub mod forks;
 pub mod health;
 pub(crate) mod inner;
@@ -29,7 +30,8 @@ use longhaul_storage::Log;
 
 pub use claims::{CLAIM_POINTS, ClaimGrant, DeliveryGuard, Offered};
 pub use config::EngineConfig;
-pub use forks::{Common, Family, FamilyMember, ForkRequest, no_checkpoint};
+pub use family::{FAMILY_MEMBERS_MAX, Family, FamilyMember};
+pub use forks::{Common, ForkRequest, no_checkpoint};
 pub use health::{Health, Stats};
 pub use outcome::Answer;
 pub use prune::{PrunePlace, PruneQuery, Pruned};
