@@ -59,8 +59,11 @@ pub(super) fn tool_specs(spec: &AgentSpec) -> Vec<ToolSpec> {
     spec.tools.iter().map(|t| t.spec().clone()).collect()
 }
 
+/// What was spent, and on which model.
+pub(super) type Spent = (Usage, Option<String>);
+
 /// What an answer costs.
-pub(super) fn priced(answer: &ModelAnswer, prices: Prices) -> (Usage, Option<String>) {
+pub(super) fn priced(answer: &ModelAnswer, prices: Prices) -> Spent {
     let usage = match answer.usage.cost_micros {
         0 => prices.priced(answer.usage),
         _ => answer.usage,
@@ -117,7 +120,7 @@ impl Driver<'_> {
         drop(request);
         match answer {
             Ok(answer) => self.record(open, &answer).await,
-            Err(error) => Err(self.not_answered(open, &error).await),
+            Err(error) => Err(self.not_answered(open, &error, None).await),
         }
     }
 
@@ -159,9 +162,19 @@ impl Driver<'_> {
     }
 
     /// Says why there is no answer; the run fails.
-    pub(super) async fn not_answered(&self, open: OpenStep, error: &ModelError) -> Halt {
+    /// `spent`: what an answer that is none has cost all the same.
+    pub(super) async fn not_answered(
+        &self,
+        open: OpenStep,
+        error: &ModelError,
+        spent: Option<Spent>,
+    ) -> Halt {
         let told = StepError::new(error.code(), error.to_string());
-        match self.journal.fail(open, told, None, Extra::default()).await {
+        let extra = Extra {
+            usage: spent,
+            events: Vec::new(),
+        };
+        match self.journal.fail(open, told, None, extra).await {
             Ok(_) => Failure::run(error.code(), error.to_string()).into(),
             Err(error) => Halt::of(error),
         }

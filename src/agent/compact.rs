@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longhaul_actors::transcript::{Message, Role};
+use longhaul_actors::transcript::{Block, Message, Role};
 use serde_json::json;
 
 use super::answer::{cut, kept, priced};
@@ -29,7 +29,8 @@ impl Driver<'_> {
         let all = self.talk().await?.messages();
         let (mut messages, through_seq) = summed_up(&all);
         self.past.input_tokens = 0;
-        if messages.is_empty() {
+        // Nothing, or nothing since the last time.
+        if messages.is_empty() || through_seq <= summed_up_before(&all) {
             return Ok(());
         }
         messages.push(Message::text(Role::User, ASK));
@@ -50,10 +51,11 @@ impl Driver<'_> {
         let answer = match self.spec.model.respond(&request, &mut |_| {}).await {
             Ok(answer) if answer.text.trim().is_empty() => {
                 let error = ModelError::Nonsense("the summary is empty".to_owned());
-                return Err(self.not_answered(open, &error).await);
+                let spent = Some(priced(&answer, self.spec.prices));
+                return Err(self.not_answered(open, &error, spent).await);
             }
             Ok(answer) => answer,
-            Err(error) => return Err(self.not_answered(open, &error).await),
+            Err(error) => return Err(self.not_answered(open, &error, None).await),
         };
         let content = json!({"summary": cut(&answer.text), "through_seq": through_seq});
         let extra = Extra {
@@ -71,16 +73,26 @@ impl Driver<'_> {
     }
 }
 
-/// What is summed up, and up to where.
+/// What is summed up, and up to where. A last word that nobody has answered stays: also one that
+/// was said while the last calls were under way, before their results in the log.
 fn summed_up(all: &[Message]) -> (Vec<Message>, u64) {
     let through = |messages: &[Message]| messages.iter().map(|m| m.through_seq).max().unwrap_or(0);
-    if let Some((last, before)) = all.split_last()
-        && last.role == Role::User
-        && last.seq > through(before)
-    {
-        return (before.to_vec(), through(before));
+    match all.split_last() {
+        Some((last, before)) if last.role == Role::User => {
+            let said_before = last.seq.saturating_sub(1);
+            (before.to_vec(), through(before).min(said_before))
+        }
+        _ => (all.to_vec(), through(all)),
     }
-    (all.to_vec(), through(all))
+}
+
+/// Up to where the conversation is summed up already.
+fn summed_up_before(all: &[Message]) -> u64 {
+    let first = all.first().and_then(|m| m.content.first());
+    match first {
+        Some(Block::Summary { through_seq, .. }) => *through_seq,
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
@@ -105,5 +117,17 @@ mod tests {
         assert_eq!(summed_up(&talk), (talk[..2].to_vec(), 5));
         assert_eq!(summed_up(&talk[..2]), (talk[..2].to_vec(), 5));
         assert_eq!(summed_up(&talk[..1]), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_word_said_while_tools_were_at_work_is_left_out_too() {
+        // As a model gets it: the results behind their calls.
+        let talk = [
+            said(Role::User, 3),
+            said(Role::Assistant, 15),
+            said(Role::Tool, 24),
+            said(Role::User, 20),
+        ];
+        assert_eq!(summed_up(&talk), (talk[..3].to_vec(), 19));
     }
 }

@@ -319,28 +319,40 @@ fn trimmed(mut event: Value) -> Value {
 /// where it summed up).
 pub(super) async fn call_index_and_tokens(attempt: &Attempt) -> Result<(u64, u64), Failure> {
     let mut cursor = Cursor::Before(None);
+    // Calls whose step has lost its content (expired, or pruned) are told by what they cost, which
+    // stands right before.
+    let (mut unread, mut lost) = (0, 0_u64);
     for _ in 0..CALL_INDEX_PAGES_MAX {
         let claim = attempt.claim();
         let query = EventsQuery {
             workspace: claim.workspace.clone(),
             session_id: claim.session_id.clone(),
             cursor,
-            types: &["step.completed"],
-            limit: 50,
+            types: &["step.completed", "usage.recorded"],
+            limit: 100,
         };
         let page = attempt.page(query).await?;
-        let last = page.events.iter().find_map(|e| {
-            let value = e.pointer("/content/value")?;
-            Some((value.get("call_index")?.as_u64()?, value))
-        });
-        if let Some((index, value)) = last {
-            let tokens = value.get("input_tokens").and_then(Value::as_u64);
-            return Ok((index.saturating_add(1), tokens.unwrap_or(0)));
+        for event in &page.events {
+            let seq = event.get("seq").and_then(Value::as_u64).unwrap_or(0);
+            if text_at(event, "type") == Some("usage.recorded") {
+                lost = lost.saturating_add(u64::from(seq.saturating_add(1) == unread));
+                continue;
+            }
+            let content = event.get("content").filter(|c| !c.is_null());
+            unread = if content.is_none() { seq } else { 0 };
+            let value = content.and_then(|c| c.get("value"));
+            if let Some(value) = value
+                && let Some(index) = value.get("call_index").and_then(Value::as_u64)
+            {
+                let tokens = value.get("input_tokens").and_then(Value::as_u64);
+                let index = index.saturating_add(1).saturating_add(lost);
+                return Ok((index, tokens.unwrap_or(0)));
+            }
         }
         match page.next {
             Some(next) => cursor = Cursor::Before(Some(next)),
             None => break,
         }
     }
-    Ok((0, 0))
+    Ok((lost, 0))
 }

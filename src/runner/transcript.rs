@@ -45,7 +45,8 @@ impl Attempt {
         }
         let events: Vec<Value> = newest_first.into_iter().rev().collect();
         let mut named = self.named(&events).await?;
-        let mut fold = Fold::default();
+        let through = summed_up.as_ref().map_or(0, compacted_through);
+        let mut fold = Fold::after_summary(through);
         for event in &events {
             fold.push(event, &mut |id| named.remove(id));
         }

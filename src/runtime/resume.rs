@@ -43,6 +43,14 @@ impl Runtime {
         session: SessionId,
         resume: ResumeSession,
     ) -> Result<Answer, Rejection> {
+        if resume
+            .prompt
+            .as_deref()
+            .is_some_and(|p| p.trim().is_empty())
+        {
+            let detail = "`prompt` says something, or is left out";
+            return Err(Rejection::new(Code::FieldInvalid, detail));
+        }
         if let Some(user) = &resume.user {
             let shown = self.engine().show(asked.caller.viewer(), session).await?;
             if shown.get("principal") != Some(&json!(user)) {

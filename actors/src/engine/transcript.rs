@@ -80,11 +80,12 @@ impl Scan<'_> {
         let limit = query.limit.clamp(1, PAGE_EVENTS_MAX);
         let mut after = query.after;
         let mut messages = Vec::new();
-        if let Some(c) = newest.filter(|c| query.compacted && after < c.through_seq) {
+        let newest_shown = newest.filter(|_| query.compacted);
+        if let Some(c) = newest_shown.filter(|c| after < c.through_seq) {
             after = c.through_seq;
             messages.extend(self.summary(c)?);
         }
-        let mut fold = Fold::default();
+        let mut fold = Fold::after_summary(newest_shown.map_or(0, |c| c.through_seq));
         let (mut scanned, mut bytes) = (0, 0);
         let room = |fold: &Fold| messages.len() + fold.messages().len() <= limit;
         while after < last_seq && scanned < SCAN_MAX && bytes < PAGE_BYTES_MAX && room(&fold) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Block, Message, Role};
+use crate::ids::EventId;
 
 /// Types of the events that a conversation is made of.
 pub const TYPES: &[&str] = &[
@@ -28,12 +29,28 @@ pub struct Fold {
     messages: Vec<Message>,
     /// Calls without a result.
     open: BTreeSet<String>,
+    /// What is before, or at, this position is summed up.
+    summed_up_seq: u64,
 }
 
 /// Finds an event of the same session by its id.
 pub type Find<'a> = &'a mut dyn FnMut(&str) -> Option<Value>;
 
 impl Fold {
+    /// A conversation whose past, up to and with `through_seq`, is summed up: a result of a call
+    /// in it is part of the summary too, wherever it came.
+    pub fn after_summary(through_seq: u64) -> Self {
+        Self {
+            summed_up_seq: through_seq,
+            ..Self::default()
+        }
+    }
+
+    /// Whether an event is before, or at, the end of what is summed up.
+    fn is_summed_up(&self, id: &str) -> bool {
+        EventId::parse(id).is_ok_and(|id| id.seq() <= self.summed_up_seq)
+    }
+
     /// Folds one event, as its envelope; events of other types change nothing.
     pub fn push(&mut self, event: &Value, find: Find<'_>) {
         let content = event.get("content").unwrap_or(&Value::Null);
@@ -127,6 +144,9 @@ impl Fold {
             return self.add(event, Role::Tool, vec![unreadable(event)]);
         }
         self.open.remove(&id);
+        if self.is_summed_up(&id) {
+            return;
+        }
         let block = Block::ToolResult {
             tool_use_id: id,
             output,
@@ -138,7 +158,8 @@ impl Fold {
     /// A call that ended without an answer has one all the same.
     fn closed(&mut self, event: &Value, content: &Value, find: Find<'_>) {
         let (id, state) = (text(content, "item_id"), text(content, "state"));
-        if !matches!(state, "cancelled" | "expired" | "superseded") {
+        let ended = matches!(state, "cancelled" | "expired" | "superseded");
+        if !ended || self.is_summed_up(id) {
             return;
         }
         let is_call = self.open.remove(id)

@@ -30,3 +30,15 @@ async fn a_repeated_resume_goes_on_once() {
         .await
         .code(400, "request.id_invalid");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_prompt_says_nothing_and_is_refused() {
+    let site = Site::open().await;
+    let session = site.session().await;
+    let path = format!("/v1/sessions/{session}/resume");
+    let before = site.last_seq(&session).await;
+    site.post(&path, json!({ "prompt": " " }))
+        .await
+        .code(422, "request.field_invalid");
+    assert_eq!(site.last_seq(&session).await, before);
+}

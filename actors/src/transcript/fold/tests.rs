@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{Fold, summary};
+use crate::ids::EventId;
 use crate::transcript::{Block, Message, Role};
 
 fn fold(events: &[Value]) -> Vec<Message> {
@@ -206,4 +207,28 @@ fn a_summary_stands_for_what_was_before_it() {
     let message = summary(&compacted);
     assert_eq!(message.role, Role::User);
     assert_eq!(shown(&[message]), ["User 7..7 [so far ..7]"]);
+}
+
+#[test]
+fn a_result_of_a_call_that_is_summed_up_went_with_it() {
+    let id = |seq| EventId::with_seq([7; 16], seq).to_string();
+    let log = [
+        event(20, "user.message", json!({"text": "meanwhile"})),
+        event(21, "run.inputs_taken", json!({"event_ids": ["evt_20"]})),
+        event(
+            24,
+            "agent.tool_result",
+            json!({"tool_use_id": id(19), "output": "a"}),
+        ),
+        event(
+            25,
+            "item.closed",
+            json!({"item_id": id(18), "state": "cancelled"}),
+        ),
+    ];
+    let mut fold = Fold::after_summary(20);
+    for event in &log {
+        fold.push(event, &mut |id| log.iter().find(|e| e["id"] == id).cloned());
+    }
+    assert_eq!(shown(fold.messages()), ["User 21..21 meanwhile"]);
 }
