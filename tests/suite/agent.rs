@@ -6,6 +6,7 @@ mod checkpoints;
 mod handle;
 mod hard;
 mod journal;
+mod kept;
 mod kit;
 mod loops;
 mod restored;
