@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use longhaul_actors::ids::EventId;
 use longhaul_actors::session::payload::Usage;
+use longhaul_actors::transcript::fold::words_of;
 use longhaul_actors::transcript::{Block, Message, Role};
 use serde_json::{Value, json};
 
 use super::drive::{Driver, Halt, unexpected};
 use super::past::{MODEL, Next, Use, after_answer};
-use super::talk::{self, words};
+use super::talk;
 use super::{AgentSpec, AgentTool, CALLS_MAX};
 use crate::journal::{Begun, Extra, OnDoubt, OnFailure, OpenStep, Step, StepError, StepValue};
 use crate::model::{ModelAnswer, ModelError, ModelRequest, Prices, StopReason, ToolCall, ToolSpec};
@@ -137,7 +138,7 @@ impl Driver<'_> {
         for input in &inputs {
             if input.get("type") == Some(&json!("user.message")) {
                 let seq = input.get("seq").and_then(Value::as_u64).unwrap_or(0);
-                let content = words(input.get("content").unwrap_or(&Value::Null));
+                let content = words_of(input.get("content").unwrap_or(&Value::Null));
                 let message = Message {
                     content,
                     ..talk::text(Role::User, seq, "")

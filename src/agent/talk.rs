@@ -97,25 +97,6 @@ pub(super) fn text(role: Role, seq: u64, text: impl Into<String>) -> Message {
     }
 }
 
-/// The texts of a `user.message`.
-pub(super) fn words(content: &Value) -> Vec<Block> {
-    let block = |text: &str| Block::Text {
-        text: text.to_owned(),
-    };
-    if let Some(text) = content.get("text").and_then(Value::as_str) {
-        return match text {
-            "" => Vec::new(),
-            text => vec![block(text)],
-        };
-    }
-    let blocks = content.get("blocks").and_then(Value::as_array);
-    let texts = blocks.into_iter().flatten();
-    texts
-        .filter_map(|b| b.get("text")?.as_str())
-        .map(block)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -228,12 +228,16 @@ pub fn compacted_through(event: &Value) -> u64 {
     through.and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The texts of a message.
+/// The texts of a message, or that they cannot be read.
 fn words(event: &Value) -> Vec<Block> {
-    let content = event.get("content").unwrap_or(&Value::Null);
-    if content.is_null() {
-        return vec![unreadable(event)];
+    match event.get("content").filter(|c| !c.is_null()) {
+        Some(content) => words_of(content),
+        None => vec![unreadable(event)],
     }
+}
+
+/// The texts in the content of a message: its `text`, or those of its `blocks`.
+pub fn words_of(content: &Value) -> Vec<Block> {
     let block = |text: &str| Block::Text {
         text: text.to_owned(),
     };
